@@ -1,0 +1,89 @@
+"""Batches: the identity under which a slice is applied, and what applying it did.
+
+The identity travels with the rows into the target, so that after a crash the target itself says what it holds.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields, replace
+
+from strandline.core.watermark import Kind, Watermark
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Numbers rise by one per table and stage and never restart; `set`, `reset` and `import` raise the epoch."""
+
+    store: str  # identity of the state store that gave the number
+    epoch: int
+    number: int
+    low: Watermark | None
+    high: Watermark
+    watermark: Watermark | None  # what the table's watermark is once this batch is committed
+    attempt: str  # unique per try
+
+    @property
+    def order(self) -> tuple[int, int]:
+        return (self.epoch, self.number)
+
+    def same(self, other: Batch | None) -> bool:
+        """Whether both are the same piece of work; the attempt does not count."""
+        return other is not None and replace(other, attempt=self.attempt) == self
+
+    def to_json(self) -> str:
+        kind = self.high.kind
+        text = {
+            name: None if value is None else value.text
+            for name, value in (("low", self.low), ("high", self.high), ("watermark", self.watermark))
+        }
+        return json.dumps(
+            {
+                "store": self.store,
+                "epoch": self.epoch,
+                "number": self.number,
+                "kind": kind.value,
+                **text,
+                "attempt": self.attempt,
+            },
+            sort_keys=True,
+        )
+
+    @classmethod
+    def from_json(cls, text: str) -> Batch:
+        """Raises ValueError or KeyError on anything that `to_json` did not write."""
+        raw = json.loads(text)
+        kind = Kind(raw["kind"])
+        low, high, watermark = (
+            None if raw[name] is None else Watermark(kind, raw[name]) for name in ("low", "high", "watermark")
+        )
+        if high is None:
+            raise ValueError("batch without an end")
+        return cls(raw["store"], int(raw["epoch"]), int(raw["number"]), low, high, watermark, raw["attempt"])
+
+    def __str__(self) -> str:
+        return f"batch {self.epoch}.{self.number}"
+
+
+@dataclass(frozen=True)
+class Applied:
+    """What one batch, or several added up, did to the target, as the target counted it."""
+
+    rows_read: int = 0
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    rows_deleted: int = 0
+    last_value: Watermark | None = None  # the highest cursor value really moved
+
+    def __add__(self, other: Applied) -> Applied:
+        counts = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)[:4]}
+        known = [value for value in (self.last_value, other.last_value) if value is not None]
+        return Applied(**counts, last_value=max(known, default=None))
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """A sink's word on the last batch it holds."""
+
+    batch: Batch
+    applied: Applied

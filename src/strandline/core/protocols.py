@@ -1,0 +1,158 @@
+"""The three contracts: Source, Sink, State. Everything else is written once, above them.
+
+Time and Spark are passed in. Importing this module loads neither Spark nor a driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Protocol
+
+from strandline.core.batch import Applied, Batch, Receipt
+from strandline.core.position import Horizon
+from strandline.core.table import Table, TableInfo
+from strandline.core.window import Slice, Window
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Spark = Callable[[], "SparkSession"]
+"""Gives the session, making it at the first call; a sink that needs none never calls it."""
+
+
+class Changes(Protocol):
+    """A slice's rows, not yet moved, in every form the source can offer. The sink picks the form."""
+
+    operation: str | None
+    """Name of the column that says "upsert" or "delete" per row; None: every row is an upsert."""
+    unique: bool
+    """The source promises at most one row per key. Otherwise the sink keeps the last one by `order`, or refuses
+    where there is no order."""
+    order: tuple[str, ...]
+    """Columns that order several changes of one key; empty: there is no order."""
+    query: str | None
+    """SQL that yields the rows inside the source's own database; None where rows must pass through Spark."""
+    files: Sequence[str] | None
+    """Files that already hold exactly these rows; None where there are none."""
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """The rows as a lazy DataFrame on this session, transformed as the table asks. Nothing is read yet."""
+
+
+class Source(Protocol):
+    """Where changes come from: it says how far it is safe to read, and gives a window of changes."""
+
+    def identity(self) -> str:
+        """Which server and database this is, whatever its address (`system_identifier`, `server_uuid`)."""
+
+    def tables(self, patterns: Sequence[str], queries: Mapping[str, str]) -> dict[str, TableInfo]:
+        """Every table and view that a name or glob matches, and every named query, in one or a few round trips.
+
+        A plain name that does not exist raises SourceError with the nearest names; a glob may match nothing. The dict's
+        keys are `schema.table` (or the query's name).
+        """
+
+    def resolve(self, table: Table, info: TableInfo, zone: str | None) -> Table:
+        """The table with cursor typed, key and columns settled; SourceError names what cannot be carried exactly."""
+
+    def horizons(self, tables: Sequence[Table]) -> dict[str, Horizon]:
+        """ONE barrier for all tables, by `table.name`: nothing that could still commit below `high` is in flight.
+
+        Whoever reads the window afterwards does so on a connection opened after this returned.
+        """
+
+    def pending(self, windows: Mapping[str, tuple[Table, Window]]) -> dict[str, int | None]:
+        """Rows waiting in each window, in batched statements. 0 is exact; another figure is an estimate, None unknown.
+
+        Raises SourceError for NULL cursors under `nulls: refuse`; under `include` they count as waiting.
+        """
+
+    def slices(self, table: Table, window: Window, rows: int | None, limit: int | None) -> tuple[Slice, ...]:
+        """Cut a window into slices of about `table.slice_rows`; whole cursor values only. `rows` is the estimate.
+
+        `limit`: slices that hold at least that many rows where there are that many, and end there.
+        """
+
+    def changes(self, table: Table, slice: Slice) -> Changes:
+        """The rows of a slice, lazily: nothing is read yet."""
+
+    def close(self) -> None: ...
+
+
+class Sink(Protocol):
+    """Where batches go. A sink remembers the identity of the last batch it holds, in the same commit as the rows."""
+
+    def identity(self, table: Table) -> str:
+        """Which target this is, as the position remembers it."""
+
+    def applied(self, table: Table) -> Receipt | None:
+        """The last batch this table's target holds, or None if it never held one. The authority after a crash.
+
+        Raises TargetError if the target exists but is not ours: another pipeline's (unless `shared`), or a stranger.
+        """
+
+    def apply(self, table: Table, batch: Batch, changes: Changes, *, first: bool, replace: bool) -> Applied:
+        """Apply the batch. Applying the same identity again changes nothing and returns what the first time returned.
+
+        `first`: the target holds no row that a row of this slice could repeat, so nothing need be matched.
+        `replace`: the batch replaces the whole target in one commit (snapshot, `--full`).
+        Raises BatchConflictError if the target holds something else under this number; CommitUnknownError if the
+        outcome cannot be told (the caller asks `applied` again); SchemaError if the columns do not fit.
+        """
+
+    def close(self) -> None: ...
+
+
+Value = str | int | None
+
+
+@dataclass(frozen=True)
+class Record:
+    """A flat record of one kind (`records.KINDS`). `revision` 0: not stored yet; every write raises it by one."""
+
+    kind: str
+    key: tuple[str, ...]
+    fields: Mapping[str, Value] = field(hash=False)
+    revision: int = 0
+
+
+class State(Protocol):
+    """A small store of flat records with revisions. Positions, plans, leases and history are written above it."""
+
+    atomic: bool
+    """Whether `put` writes all or none of its records."""
+
+    def now(self) -> datetime:
+        """The store's clock, aware and in UTC: the only clock leases are judged by."""
+
+    def identity(self) -> str:
+        """A UUID made when the store was; it is lost only with the store."""
+
+    def read(
+        self,
+        kind: str,
+        prefix: Sequence[str] = (),
+        *,
+        where: Mapping[str, Value] | None = None,
+        since: str | None = None,
+        newest: int | None = None,
+    ) -> list[Record]:
+        """Records whose key starts with `prefix`, by key; `where` compares fields, `since` bounds the key's next part
+        from below; `newest` gives the last N by key, newest first."""
+
+    def put(self, records: Sequence[Record]) -> list[Record]:
+        """Write each record if the stored revision is still the given one, else ConflictError and none of them
+        (`atomic`), or none from the first conflict on, in the given order. Returns them with their new revisions."""
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Add history that is never changed again; a key that exists already is left as it is."""
+
+    def delete(self, records: Sequence[Record]) -> None:
+        """Remove records under the same compare-and-set as `put`."""
+
+    def prune(self, kind: str, before: str) -> int:
+        """Drop history records whose first key part is below `before`; returns how many."""
+
+    def close(self) -> None: ...

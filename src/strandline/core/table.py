@@ -1,0 +1,97 @@
+"""Tables as the core sees them: what a source found, and what the user wants done with it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import StrEnum
+
+from strandline.core.watermark import Cursor
+
+
+class Mode(StrEnum):
+    MERGE = "merge"
+    APPEND = "append"
+    SNAPSHOT = "snapshot"
+
+
+@dataclass(frozen=True)
+class Column:
+    name: str
+    type: str  # the source's own words, e.g. "numeric(38,10)"
+    nullable: bool = True
+
+
+@dataclass(frozen=True)
+class TableInfo:
+    """What a source found out about one table, view or query."""
+
+    name: str  # "schema.table" as the source spells it
+    columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()  # the primary key, or a unique key over NOT NULL columns
+    unique: tuple[tuple[str, ...], ...] = ()  # every column set that the database keeps unique and not null
+    indexed: tuple[str, ...] = ()  # columns that lead an index
+    estimated_rows: int | None = None
+
+    def column(self, name: str) -> Column | None:
+        return next((column for column in self.columns if column.name == name), None)
+
+
+@dataclass(frozen=True)
+class MaxStall:
+    after: timedelta
+    then: str  # "fail" or "skip"
+
+
+@dataclass(frozen=True)
+class Table:
+    """One source table and its copy: everything a source needs to read it and a sink to apply it."""
+
+    pipeline: str
+    name: str  # as the config, the state and the user call it
+    source: str  # the source's own name for it ("schema.table"); for `query:` the same as name
+    target: str
+    mode: Mode
+    cursor: Cursor | None  # None: snapshot mode, or a source that keeps versions
+    key: tuple[str, ...] = ()
+    key_enforced: bool = False  # the source's database keeps the key unique and not null
+    columns: tuple[Column, ...] = ()  # what is read, in order, before `transform`
+    query: str | None = None
+    where: str | None = None
+    transform: str | None = None
+    deleted: str | None = None  # soft-delete column: true or not null means deleted
+    initial: str | None = None
+    lookback: timedelta | int | None = None
+    nulls: str = "refuse"
+    slice_rows: int = 2_000_000
+    schema: str = "evolve"
+    shared: bool = False
+    max_stall: MaxStall | None = None
+    options: dict[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def where_text(self) -> str:
+        """`pipeline.table`, as errors and logs name it."""
+        return f"{self.pipeline}.{self.name}"
+
+    def measures(self) -> dict[str, str]:
+        """What a position over this table measures, apart from the endpoints; any change stops the table."""
+        cursor = self.cursor
+        return {
+            "cursor": "" if cursor is None else cursor.column,
+            "kind": "" if cursor is None else cursor.kind.value,
+            "zone": (cursor.zone if cursor else None) or "",
+            "key": ",".join(self.key),
+            "mode": self.mode.value,
+            "query": self.query or "",
+            "where": self.where or "",
+            "transform": self.transform or "",
+        }
+
+    def schema_text(self) -> str:
+        return json.dumps([[column.name, column.type] for column in self.columns])
+
+    def schema_fingerprint(self) -> str:
+        return hashlib.sha256(self.schema_text().encode()).hexdigest()[:16]
