@@ -86,7 +86,6 @@ class Committed(TableEvent):
 @dataclass(frozen=True)
 class Retrying(TableEvent):
     error: str
-    attempt: int
     wait_seconds: float
 
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from strandline.core.batch import Applied, Batch, Receipt
+from strandline.core.errors import StrandlineError
 from strandline.core.position import Horizon
 from strandline.core.table import Table, TableInfo
 from strandline.core.window import Slice, Window
@@ -57,13 +58,13 @@ class Source(Protocol):
     def resolve(self, table: Table, info: TableInfo, zone: str | None) -> Table:
         """The table with cursor typed, key and columns settled; SourceError names what cannot be carried exactly."""
 
-    def horizons(self, tables: Sequence[Table]) -> dict[str, Horizon]:
+    def horizons(self, tables: Sequence[Table]) -> dict[str, Horizon | StrandlineError]:
         """ONE barrier for all tables, by `table.name`: nothing that could still commit below `high` is in flight.
 
         Whoever reads the window afterwards does so on a connection opened after this returned.
         """
 
-    def pending(self, windows: Mapping[str, tuple[Table, Window]]) -> dict[str, int | None]:
+    def pending(self, windows: Mapping[str, tuple[Table, Window]]) -> dict[str, int | StrandlineError | None]:
         """Rows waiting in each window, in batched statements. 0 is exact; another figure is an estimate, None unknown.
 
         Raises SourceError for NULL cursors under `nulls: refuse`; under `include` they count as waiting.

@@ -53,11 +53,13 @@ class Table:
     name: str  # as the config, the state and the user call it
     source: str  # the source's own name for it ("schema.table"); for `query:` the same as name
     target: str
+    stage: str
     mode: Mode
     cursor: Cursor | None  # None: snapshot mode, or a source that keeps versions
     key: tuple[str, ...] = ()
     key_enforced: bool = False  # the source's database keeps the key unique and not null
     columns: tuple[Column, ...] = ()  # what is read, in order, before `transform`
+    select: tuple[str, ...] = ()  # the column list the user gave; empty: all
     query: str | None = None
     where: str | None = None
     transform: str | None = None
@@ -85,6 +87,7 @@ class Table:
             "zone": (cursor.zone if cursor else None) or "",
             "key": ",".join(self.key),
             "mode": self.mode.value,
+            "columns": ",".join(self.select),
             "query": self.query or "",
             "where": self.where or "",
             "transform": self.transform or "",

@@ -1,0 +1,330 @@
+"""The books: positions, leases and history, kept above any state store.
+
+Every write is a compare-and-set. A run's history rows are written together with the position they describe, so that
+after a crash the two agree. A lease is taken with the plan and given back with the last commit.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+
+from strandline.core.batch import Applied
+from strandline.core.codec import position_record, record_position
+from strandline.core.errors import ConflictError, LeaseError, StrandlineError
+from strandline.core.position import Position, Status, TablePlan
+from strandline.core.protocols import Record, State, Value
+from strandline.core.records import COUNTS
+
+LEASE_TIME = timedelta(seconds=60)
+
+
+def stamp(at: datetime) -> str:
+    return at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def new_id(at: datetime) -> str:
+    """Sorts by time, can be read, and is unique."""
+    return f"{at:%Y%m%d-%H%M%S}-{at.microsecond // 1000:03d}-{secrets.token_hex(3)}"
+
+
+@dataclass(frozen=True)
+class Caller:
+    """What started a run, for the history."""
+
+    trigger: str = "api"
+    user: str = ""
+    host: str = ""
+    job_id: str = ""
+
+    @classmethod
+    def here(cls, trigger: str, job_id: str = "") -> Caller:
+        return cls(trigger, _user(), socket.gethostname(), job_id or os.environ.get("STRANDLINE_JOB_ID", ""))
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return str(os.getuid())
+
+
+@dataclass(frozen=True)
+class Lease:
+    pipeline: str
+    table: str
+    token: int = 0
+    holder: str = ""
+    run_id: str = ""
+    acquired_at: str = ""
+    expires_at: str = ""
+    revision: int = 0
+
+    def held(self, now: datetime) -> bool:
+        return self.expires_at > stamp(now)
+
+    def record(self) -> Record:
+        fields: dict[str, Value] = {
+            "token": self.token,
+            "holder": self.holder,
+            "run_id": self.run_id,
+            "acquired_at": self.acquired_at,
+            "expires_at": self.expires_at,
+        }
+        return Record("lease", (self.pipeline, self.table), fields, self.revision)
+
+
+def _lease(record: Record) -> Lease:
+    pipeline, table = record.key
+    text = {name: str(record.fields[name]) for name in ("holder", "run_id", "acquired_at", "expires_at")}
+    return Lease(pipeline, table, int(record.fields["token"] or 0), **text, revision=record.revision)
+
+
+@dataclass(frozen=True)
+class TableRun:
+    """One table's part in one run, as the history keeps it."""
+
+    run_id: str
+    pipeline: str
+    table: str
+    stage: str
+    status: Status
+    plan: TablePlan | None
+    started_at: str
+    ended_at: str = ""
+    applied: Applied = field(default_factory=Applied)
+    batches: int = 0
+    milliseconds: int = 0
+    error: str = ""
+    revision: int = 0
+
+    def record(self) -> Record:
+        window = self.plan.window if self.plan else None
+        fields: dict[str, Value] = {
+            "pipeline": self.pipeline,
+            "status": self.status.value,
+            "low": window.low.text if window and window.low else None,
+            "high": window.high.text if window else None,
+            "reason": self.plan.reason.value if self.plan else "",
+            "held_by": str(self.plan.held_by) if self.plan and self.plan.held_by else "",
+            "started_at": self.started_at,
+            "ended_at": self.ended_at,
+            "error": self.error,
+            "batches": self.batches,
+            "milliseconds": self.milliseconds,
+            **{name: getattr(self.applied, name) for name in COUNTS},
+        }
+        return Record("table_run", (self.run_id, self.table, self.stage), fields, self.revision)
+
+
+class Books:
+    """One process's view of a state store. Safe to use from several threads if the store is."""
+
+    def __init__(self, state: State, *, lease_time: timedelta = LEASE_TIME) -> None:
+        self.state = state
+        self.store = state.identity()
+        self.lease_time = lease_time
+        self.holder = f"{_user()}@{socket.gethostname()} pid {os.getpid()}"
+        self._leases: dict[tuple[str, str], Lease] = {}
+        self._lock = threading.Lock()
+
+    def now(self) -> str:
+        return stamp(self.state.now())
+
+    # positions
+
+    def positions(self, pipeline: str = "", table: str = "") -> dict[tuple[str, str, str], Position]:
+        prefix = [part for part in (pipeline, table) if part]
+        found = (record_position(record) for record in self.state.read("position", prefix))
+        return {(position.pipeline, position.table, position.stage): position for position in found}
+
+    def write(self, positions: Sequence[Position], others: Sequence[Record] = ()) -> list[Position]:
+        """Store positions, all under compare-and-set, with other records in the same write."""
+        at = self.now()
+        stamped = [replace(position, updated_at=at) for position in positions]
+        stored = self.state.put([*(position_record(position) for position in stamped), *others])
+        return [replace(position, revision=record.revision) for position, record in zip(stamped, stored, strict=False)]
+
+    # leases
+
+    def leases(self, pipeline: str) -> dict[str, Lease]:
+        return {record.key[1]: _lease(record) for record in self.state.read("lease", [pipeline])}
+
+    def take(self, lease: Lease, run_id: str) -> Lease:
+        """The lease as it is to be written by us; the caller puts it. LeaseError if somebody else holds it."""
+        now = self.state.now()
+        if lease.held(now):
+            raise LeaseError(
+                f"another run is at work: {lease.holder}, run {lease.run_id}, since {lease.acquired_at}",
+                where=f"{lease.pipeline}.{lease.table}",
+                remedy=f"Wait for it. If that process is gone, its lease expires by itself at {lease.expires_at}.",
+            )
+        return replace(
+            lease,
+            token=lease.token + 1,
+            holder=self.holder,
+            run_id=run_id,
+            acquired_at=stamp(now),
+            expires_at=stamp(now + self.lease_time),
+        )
+
+    def begin(self, position: Position, lease: Lease, entry: TableRun) -> tuple[Position, TableRun]:
+        """Take the lease, store the plan and open the history row, in one write."""
+        taken = self.take(lease, entry.run_id)
+        at = self.now()
+        position = replace(position, updated_at=at)
+        try:
+            stored = self.state.put([taken.record(), position_record(position), entry.record()])
+        except ConflictError as error:
+            raise LeaseError(
+                "another run took the table between plan and start",
+                where=f"{position.pipeline}.{position.table}",
+                remedy="Run again.",
+            ) from error
+        with self._lock:
+            self._leases[position.pipeline, position.table] = replace(taken, revision=stored[0].revision)
+        return replace(position, revision=stored[1].revision), replace(entry, revision=stored[2].revision)
+
+    def commit(self, position: Position, entry: TableRun, *, done: bool = False) -> tuple[Position, TableRun]:
+        """Store a step of a run with its history row; `done` gives the lease back in the same write.
+
+        LeaseError if the lease was lost: nothing is written.
+        """
+        key = (position.pipeline, position.table)
+        position = replace(position, updated_at=self.now())
+        try:
+            with self._lock:
+                lease = self._leases.get(key)
+                if lease is None:
+                    raise ConflictError("no lease")
+                freed = [replace(lease, expires_at="").record()] if done else []
+                stored = self.state.put([position_record(position), entry.record(), *freed])
+                if done:
+                    del self._leases[key]
+        except ConflictError as error:
+            raise LeaseError(
+                "the lease was lost: another run has moved the position",
+                where=f"{position.pipeline}.{position.table}",
+                remedy="Nothing is lost; run again.",
+            ) from error
+        return replace(position, revision=stored[0].revision), replace(entry, revision=stored[1].revision)
+
+    def release(self, pipeline: str, table: str) -> None:
+        """Give the lease back; one that was taken over meanwhile is left alone."""
+        with self._lock:
+            lease = self._leases.pop((pipeline, table), None)
+            if lease is None:
+                return
+            try:
+                self.state.put([replace(lease, expires_at="").record()])
+            except ConflictError:
+                return  # taken over: it is no longer ours to give back
+
+    def renew(self) -> list[tuple[str, str]]:
+        """Extend every lease held here; returns those that were lost."""
+        lost = []
+        with self._lock:
+            expires_at = stamp(self.state.now() + self.lease_time)
+            for key, lease in list(self._leases.items()):
+                try:
+                    stored = self.state.put([replace(lease, expires_at=expires_at).record()])
+                    self._leases[key] = replace(lease, expires_at=expires_at, revision=stored[0].revision)
+                except ConflictError:
+                    del self._leases[key]
+                    lost.append(key)
+        return lost
+
+    # history
+
+    def run_started(self, run_id: str, pipeline: str, caller: Caller, tables: int) -> Record:
+        fields: dict[str, Value] = {
+            "pipeline": pipeline,
+            "status": Status.RUNNING.value,
+            "trigger_name": caller.trigger,
+            "user_name": caller.user,
+            "host": caller.host,
+            "job_id": caller.job_id,
+            "started_at": self.now(),
+            "ended_at": "",
+            "error": "",
+            "tables": tables,
+            **dict.fromkeys(COUNTS, 0),
+        }
+        return self.state.put([Record("run", (run_id,), fields)])[0]
+
+    def run_ended(self, record: Record, status: Status, error: str) -> None:
+        """Close a run with the sums of its tables."""
+        parts = self.state.read("table_run", record.key)
+        sums: dict[str, Value] = {name: sum(int(part.fields[name] or 0) for part in parts) for name in COUNTS}
+        fields = {**record.fields, **sums, "status": status.value, "ended_at": self.now(), "error": error}
+        self.state.put([replace(record, fields=fields)])
+
+    def close_abandoned(self, run_ids: Iterable[str]) -> None:
+        """Runs that left a plan behind and are still marked RUNNING died without a word: say so."""
+        for run_id in sorted(set(run_ids)):
+            for part in self.state.read("table_run", [run_id]):
+                if part.fields["status"] in (Status.RUNNING, Status.PLANNED):
+                    fields = {**part.fields, "status": Status.FAILED.value, "error": _ABANDONED, "ended_at": self.now()}
+                    self.state.put([replace(part, fields=fields)])
+            for run in self.state.read("run", [run_id]):
+                if run.fields["status"] == Status.RUNNING:
+                    self.run_ended(run, Status.FAILED, _ABANDONED)
+
+    def changed(self, before: Position, after: Position, action: str, who: str, why: str) -> Record:
+        """A history record of a watermark moved by a person."""
+        at = self.state.now()
+        fields: dict[str, Value] = {
+            "pipeline": after.pipeline,
+            "table_name": after.table,
+            "stage": after.stage,
+            "action": action,
+            "old": before.watermark.text if before.watermark else None,
+            "new": after.watermark.text if after.watermark else None,
+            "who": who,
+            "why": why,
+            "changed_at": stamp(at),
+            "epoch": after.epoch,
+        }
+        return Record("change", (new_id(at),), fields)
+
+    def prune(self, keep: timedelta) -> int:
+        """Drop history older than `keep`. Run ids sort by time, so the cut is a prefix of one."""
+        before = f"{self.state.now() - keep:%Y%m%d-%H%M%S}"
+        return sum(self.state.prune(kind, before) for kind in ("run", "table_run", "change"))
+
+
+_ABANDONED = "the process ended without finishing (killed?)"
+
+
+class Renewal:
+    """Keeps the leases of a run alive from a thread of its own while batches take their time."""
+
+    def __init__(self, books: Books, lost: Callable[[str, str], None]) -> None:
+        self._books = books
+        self._lost = lost
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="strandline-leases", daemon=True)
+
+    def __enter__(self) -> Renewal:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _renew(self) -> None:
+        pause = self._books.lease_time.total_seconds() / 3
+        while not self._stop.wait(pause):
+            try:
+                lost = self._books.renew()
+            except StrandlineError:
+                continue  # the store is away for now; whoever takes over meanwhile is seen by compare-and-set
+            for pipeline, table in lost:
+                self._lost(pipeline, table)

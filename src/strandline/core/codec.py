@@ -1,0 +1,165 @@
+"""Positions and plans as flat records, and back. Owns the stored form; knows no store."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from typing import Any
+
+from strandline.core.batch import Applied, Batch
+from strandline.core.errors import StateError, WindowError
+from strandline.core.position import Holder, Position, Reason, Status, TablePlan
+from strandline.core.protocols import Record
+from strandline.core.records import COUNTS
+from strandline.core.watermark import Kind, Watermark
+from strandline.core.window import KeyRange, Slice, Window
+
+Json = dict[str, Any]
+
+
+def position_record(position: Position) -> Record:
+    kind = next((value.kind.value for value in (position.watermark, position.last_value) if value), "")
+    if not kind and position.plan and position.plan.window:
+        kind = position.plan.window.high.kind.value
+    fields = {
+        "watermark": _text(position.watermark),
+        "last_value": _text(position.last_value),
+        "kind": kind,
+        "status": position.status.value,
+        "error": position.error,
+        "run_id": position.run_id,
+        "observed": position.observed,
+        "batch": position.batch.to_json() if position.batch else None,
+        "intent": position.intent.to_json() if position.intent else None,
+        "plan": json.dumps(plan_json(position.plan)) if position.plan else None,
+        "measures": json.dumps(position.measures, sort_keys=True),
+        "schema_text": position.schema,
+        "updated_at": position.updated_at,
+        "epoch": position.epoch,
+        "batches": position.batches,
+        **{name: getattr(position.totals, name) for name in COUNTS},
+    }
+    return Record("position", (position.pipeline, position.table, position.stage), fields, position.revision)
+
+
+def record_position(record: Record) -> Position:
+    """Raises StateError on a record that `position_record` did not write: it is never guessed over."""
+    fields: Json = dict(record.fields)
+    pipeline, table, stage = record.key
+    try:
+        kind = Kind(fields["kind"]) if fields["kind"] else None
+        last_value = _watermark(kind, fields["last_value"])
+        return Position(
+            pipeline,
+            table,
+            stage,
+            watermark=_watermark(kind, fields["watermark"]),
+            last_value=last_value,
+            batch=Batch.from_json(fields["batch"]) if fields["batch"] else None,
+            intent=Batch.from_json(fields["intent"]) if fields["intent"] else None,
+            epoch=int(fields["epoch"]),
+            plan=json_plan(json.loads(fields["plan"])) if fields["plan"] else None,
+            status=Status(fields["status"]),
+            totals=Applied(**{name: int(fields[name]) for name in COUNTS}, last_value=last_value),
+            batches=int(fields["batches"]),
+            measures=json.loads(fields["measures"]),
+            schema=fields["schema_text"],
+            observed=fields["observed"],
+            error=fields["error"],
+            run_id=fields["run_id"],
+            updated_at=fields["updated_at"],
+            revision=record.revision,
+        )
+    except (ValueError, KeyError, TypeError, WindowError) as error:
+        raise StateError(
+            f"the stored position of stage {stage} cannot be read ({error})",
+            where=f"{pipeline}.{table}",
+            remedy="Restore it: strandline watermark import --from-target, or strandline watermark set",
+        ) from error
+
+
+def plan_json(plan: TablePlan) -> Json:
+    window = plan.window
+    return {
+        "table": plan.table,
+        "stage": plan.stage,
+        "run_id": plan.run_id,
+        "kind": window.high.kind.value if window else None,
+        "window": _window_json(window) if window else None,
+        "reason": plan.reason.value,
+        "estimated_rows": plan.estimated_rows,
+        "done": plan.done,
+        "first": plan.first,
+        "replace": plan.replace,
+        "observed": plan.observed,
+        "proven": plan.proven,
+        "note": plan.note,
+        "held_by": asdict(plan.held_by) if plan.held_by else None,
+        "slices": [_slice_json(part) for part in plan.slices],
+    }
+
+
+def json_plan(raw: Json) -> TablePlan:
+    kind = Kind(raw["kind"]) if raw["kind"] else None
+    return TablePlan(
+        raw["table"],
+        raw["stage"],
+        _json_window(kind, raw["window"]) if kind else None,
+        tuple(_json_slice(kind, part) for part in raw["slices"]) if kind else (),
+        Reason(raw["reason"]),
+        estimated_rows=raw["estimated_rows"],
+        run_id=raw["run_id"],
+        done=raw["done"],
+        first=raw["first"],
+        replace=raw["replace"],
+        observed=raw["observed"],
+        proven=raw["proven"],
+        note=raw["note"],
+        held_by=Holder(**raw["held_by"]) if raw["held_by"] else None,
+    )
+
+
+def _slice_json(part: Slice) -> Json:
+    keys = part.keys
+    return {
+        **_window_json(part.window),
+        "keys": [keys.column, keys.low, keys.high] if keys else None,
+        "read_from": _text(part.read_from),
+        "nulls": part.nulls,
+        "last": part.last,
+    }
+
+
+def _json_slice(kind: Kind, raw: Json) -> Slice:
+    return Slice(
+        _json_window(kind, raw),
+        keys=KeyRange(*raw["keys"]) if raw["keys"] else None,
+        read_from=_watermark(kind, raw["read_from"]),
+        nulls=raw["nulls"],
+        last=raw["last"],
+    )
+
+
+def _window_json(window: Window) -> Json:
+    return {"low": _text(window.low), "high": window.high.text}
+
+
+def _json_window(kind: Kind, raw: Json) -> Window:
+    return Window(_watermark(kind, raw["low"]), Watermark(kind, raw["high"]))
+
+
+def _text(value: Watermark | None) -> str | None:
+    return None if value is None else value.text
+
+
+def _watermark(kind: Kind | None, text: str | None) -> Watermark | None:
+    if text is None:
+        return None
+    if kind is None:
+        raise ValueError(f'value "{text}" without a kind')
+    return Watermark(kind, text)
+
+
+def resumed(plan: TablePlan) -> TablePlan:
+    """An unfinished plan, carried out again exactly as it was written."""
+    return replace(plan, reason=Reason.RESUMED)

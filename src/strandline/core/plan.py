@@ -1,0 +1,237 @@
+"""Planning: positions + how far it is safe to read → what a run will do. Reads the source, writes nothing.
+
+The same function serves `plan`, `sync` and the Tracker; a plan is data that can be printed, tested and stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from strandline.core.codec import resumed
+from strandline.core.errors import ChangedError, SourceError, StrandlineError, WindowError
+from strandline.core.position import Horizon, Position, Reason, TablePlan
+from strandline.core.protocols import Source
+from strandline.core.table import Mode, Table
+from strandline.core.watermark import Watermark
+from strandline.core.window import Slice, Window
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A table, its position and its plan; `error` where it could not be planned."""
+
+    table: Table
+    position: Position
+    plan: TablePlan
+    measures: Mapping[str, str]
+    error: StrandlineError | None = None
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One table to be planned. `busy`: who is at work on it already. `full`: replace the target from the beginning."""
+
+    table: Table
+    position: Position
+    measures: Mapping[str, str]
+    busy: str = ""
+    full: bool = False
+
+
+def make_plan(source: Source, asks: Sequence[Ask], *, run_id: str = "", limit: int | None = None) -> list[Planned]:
+    """One plan per table, in the given order. One table's trouble is its own: the others are planned all the same."""
+    done: dict[str, Planned] = {}
+    fresh: list[Ask] = []
+    for ask in asks:
+        standing = _standing(ask)
+        if standing is None:
+            fresh.append(ask)
+        else:
+            done[ask.table.name] = standing
+    for planned in _plan_fresh(source, fresh, run_id, limit):
+        done[planned.table.name] = planned
+    return [done[ask.table.name] for ask in asks]
+
+
+def _standing(ask: Ask) -> Planned | None:
+    """What needs no look at the source: a table that is busy, has changed, or has a plan open."""
+    table, position = ask.table, ask.position
+    if ask.busy:
+        return _planned(ask, Reason.BUSY, note=ask.busy)
+    if ask.full:
+        return None
+    try:
+        check_unchanged(table, position, ask.measures)
+    except ChangedError as error:
+        return _stopped(ask, error)
+    if position.plan is not None:
+        return Planned(table, position, resumed(position.plan), ask.measures)
+    return None
+
+
+def _plan_fresh(source: Source, asks: Sequence[Ask], run_id: str, limit: int | None) -> list[Planned]:
+    horizons = source.horizons([ask.table for ask in asks]) if asks else {}
+    plans: dict[str, Planned] = {}
+    open_windows: dict[str, tuple[Ask, Horizon, Window]] = {}
+    for ask in asks:
+        horizon = horizons[ask.table.name]
+        try:
+            if isinstance(horizon, StrandlineError):
+                raise horizon
+            window = next_window(ask, horizon)
+            _check_lookback(ask.table, horizon)
+        except StrandlineError as error:
+            plans[ask.table.name] = _stopped(ask, error)
+            continue
+        if window is None:
+            reason = Reason.HELD if horizon.held_by else Reason.NOTHING_NEW
+            plans[ask.table.name] = _planned(ask, reason, horizon=horizon)
+        else:
+            open_windows[ask.table.name] = (ask, horizon, window)
+    pending = _pending(source, open_windows)
+    for name, (ask, horizon, window) in open_windows.items():
+        waiting = pending[name]
+        try:
+            if isinstance(waiting, StrandlineError):
+                raise waiting
+            plans[name] = _with_work(source, ask, horizon, window, waiting, run_id, limit)
+        except StrandlineError as error:
+            plans[name] = _stopped(ask, error)
+    return list(plans.values())
+
+
+def next_window(ask: Ask, horizon: Horizon) -> Window | None:
+    """The next tile after the watermark; None where there is nothing that could be read."""
+    if horizon.high is None:
+        return None
+    table, low = ask.table, None if ask.full else ask.position.watermark
+    if table.mode is Mode.SNAPSHOT:
+        return Window(None, horizon.high)
+    if low is None and table.initial == "latest" and not ask.full:
+        return Window(horizon.high, horizon.high)
+    if low is None and table.initial is not None:
+        try:
+            low = Watermark.parse(horizon.high.kind, table.initial)
+        except WindowError as error:
+            raise SourceError(f"initial: {error.message}", where=table.where_text, remedy=error.remedy) from error
+    if low is not None and horizon.high < low:
+        return None
+    return Window(low, horizon.high)
+
+
+def read_window(table: Table, window: Window) -> Window:
+    """The window with its lookback: what is really read."""
+    if table.lookback is None or window.low is None:
+        return window
+    return Window(window.low.minus(table.lookback), window.high)
+
+
+def _pending(
+    source: Source, windows: Mapping[str, tuple[Ask, Horizon, Window]]
+) -> Mapping[str, int | StrandlineError | None]:
+    asked = {
+        name: (ask.table, read_window(ask.table, window))
+        for name, (ask, _, window) in windows.items()
+        if not window.empty or ask.table.lookback is not None
+    }
+    return {**dict.fromkeys(windows, 0), **(source.pending(asked) if asked else {})}
+
+
+def _with_work(
+    source: Source, ask: Ask, horizon: Horizon, window: Window, rows: int | None, run_id: str, limit: int | None
+) -> Planned:
+    table, position = ask.table, ask.position
+    whole = table.mode is Mode.SNAPSHOT or ask.full
+    first = position.batch is None
+    if rows == 0 and not whole:
+        return _planned(ask, Reason.NOTHING_NEW, horizon=horizon, window=window)
+    if whole:
+        slices: tuple[Slice, ...] = (Slice(window, nulls=table.nulls == "include"),)
+    else:
+        slices = source.slices(table, window, rows, limit)
+        window = Window(window.low, slices[-1].window.high)
+        read_from = read_window(table, window).low
+        start = replace(slices[0], nulls=table.nulls == "include")
+        slices = (replace(start, read_from=read_from if table.lookback is not None else None), *slices[1:])
+    reason = Reason.FIRST_LOAD if first or ask.full else Reason.INCREMENTAL
+    plan = TablePlan(
+        table.name,
+        table.stage,
+        window,
+        slices,
+        Reason.SNAPSHOT if table.mode is Mode.SNAPSHOT else reason,
+        estimated_rows=rows,
+        run_id=run_id,
+        first=first and not table.shared,
+        replace=whole,
+        observed=horizon.observed,
+        proven=horizon.proven,
+        note=horizon.note,
+    )
+    return Planned(table, position, plan, ask.measures)
+
+
+def check_unchanged(table: Table, position: Position, measures: Mapping[str, str]) -> None:
+    """ChangedError if the position measures something else than this table now asks for."""
+    if not position.measures:
+        return
+    differs = [
+        f"{name}: {position.measures.get(name, '') or '(none)'} → {now or '(none)'}"
+        for name, now in measures.items()
+        if position.measures.get(name, "") != now
+    ]
+    if differs:
+        raise ChangedError(
+            "what its watermark measures has changed: " + "; ".join(differs),
+            where=table.where_text,
+            why="Going on from the old watermark could leave rows out, so nothing was moved.",
+            remedy=(
+                f"Load it again from the beginning:   strandline sync --full -t {table.name}\n"
+                f"Or go on from the watermark as it is: strandline watermark set -t {table.name} --accept"
+            ),
+            docs="docs/operations.md#changed",
+        )
+
+
+def _check_lookback(table: Table, horizon: Horizon) -> None:
+    if table.mode is Mode.APPEND and table.lookback is not None and not table.key:
+        raise SourceError(
+            "lookback re-reads rows, and append mode would add them again",
+            where=table.where_text,
+            remedy="Use mode: merge with a key, or drop lookback.",
+        )
+    if not horizon.proven and table.lookback is None:
+        raise SourceError(
+            "no barrier stands behind this source, and the table names no lookback",
+            where=table.where_text,
+            remedy="Add to the table:   lookback: 10m",
+        )
+
+
+def _planned(
+    ask: Ask, reason: Reason, *, horizon: Horizon | None = None, window: Window | None = None, note: str = ""
+) -> Planned:
+    plan = TablePlan(
+        ask.table.name,
+        ask.table.stage,
+        window,
+        (),
+        reason,
+        estimated_rows=0 if reason is Reason.NOTHING_NEW else None,
+        observed=horizon.observed if horizon else "",
+        proven=horizon.proven if horizon else False,
+        held_by=horizon.held_by if horizon else None,
+        note=note or (horizon.note if horizon else ""),
+    )
+    return Planned(ask.table, ask.position, plan, ask.measures)
+
+
+def _stopped(ask: Ask, error: StrandlineError) -> Planned:
+    stopped = _planned(ask, Reason.STOPPED)
+    return replace(stopped, plan=replace(stopped.plan, error=error.message), error=error.at(ask.table.where_text))
+
+
+def targets(plans: Collection[Planned]) -> list[Planned]:
+    """The plans that have work to do."""
+    return [planned for planned in plans if planned.plan.work]

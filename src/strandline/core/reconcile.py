@@ -1,0 +1,77 @@
+"""Reconciliation: what the sink holds against what the position says. The sink is the authority.
+
+sink holds                          then
+----------------------------------  ------------------------------------------------
+the intended batch                  adopt it: commit the state, do not apply again
+what the position has               apply
+something newer                     stop: another state feeds this target
+something older, or nothing where   stop: the target lost batches
+there was something
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from strandline.core.batch import Applied, Receipt
+from strandline.core.errors import TargetError
+from strandline.core.position import Position
+
+
+@dataclass(frozen=True)
+class Adopt:
+    applied: Applied
+
+
+@dataclass(frozen=True)
+class Apply:
+    pass
+
+
+_LOST = """\
+If the target was dropped or restored on purpose, load it again:   strandline sync --full -t {table}
+If the state was lost or restored, take the target's word:   strandline watermark import --from-target -t {table}"""
+
+
+def reconcile(receipt: Receipt | None, position: Position) -> Adopt | Apply:
+    """What to do with the intended batch. TargetError where target and position cannot both be right."""
+    held = receipt.batch if receipt else None
+    last, intent = position.batch, position.intent
+    if receipt and intent and intent.same(held):
+        return Adopt(receipt.applied)
+    if last is None and held is None:
+        return Apply()
+    if last is not None and last.same(held):
+        return Apply()
+    remedy = _LOST.format(table=position.table)
+    where = f"{position.pipeline}.{position.table}"
+    if held is None:
+        raise TargetError(
+            f"the target lost its batches: the state says {last}, the target holds none",
+            where=where,
+            why="It was dropped, emptied or replaced, or the config points elsewhere.",
+            remedy=remedy,
+        )
+    if last is None:
+        raise TargetError(
+            f"the target holds {held} (up to {held.watermark}), but the state has no position for it",
+            where=where,
+            why="The state was lost or is another one than the target was fed from.",
+            remedy=remedy,
+            docs="docs/operations.md#lost-state",
+        )
+    if held.order > last.order:
+        raise TargetError(
+            f"the target is ahead: it holds {held}, the state says {last}",
+            where=where,
+            why="Another state store feeds this target, or the state was restored from a backup.",
+            remedy=remedy,
+            docs="docs/operations.md#lost-state",
+        )
+    raise TargetError(
+        f"the target went back: it holds {held}, the state says {last}",
+        where=where,
+        why="The target was restored from a backup, or another state store fed it.",
+        remedy=remedy,
+        docs="docs/operations.md#lost-target",
+    )
