@@ -1,3 +1,30 @@
-"""Strandline: incremental data pipelines on Spark that never lose a row and never apply one twice."""
+"""Strandline: incremental data pipelines on Spark that never lose a row and never apply one twice.
 
+    strandline.yml ─► config ─► plan ──► read ──► apply ──► commit
+                                  │        │         │         │
+                                Source   Source     Sink     State
+
+`load` gives a Project; `project.plan(name)` shows what would move, `project.sync(name)` moves it. The loop itself is
+`core/run.py`; what a source, a sink and a state store promise is `core/protocols.py`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from strandline.core.errors import StrandlineError
+
+if TYPE_CHECKING:
+    from strandline.project import Project, load
+
+__all__ = ["Project", "StrandlineError", "load"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """`load` and `Project` on first use, so that importing a value of the core stays cheap."""
+    if name in ("Project", "load"):
+        from strandline import project
+
+        return getattr(project, name)
+    raise AttributeError(name)

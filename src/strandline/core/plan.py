@@ -30,13 +30,19 @@ class Planned:
 
 @dataclass(frozen=True)
 class Ask:
-    """One table to be planned. `busy`: who is at work on it already. `full`: replace the target from the beginning."""
+    """One table to be planned.
+
+    `busy`: who is at work on it already. `full`: replace the target from the beginning. `resume` False: a plan that
+    was left unfinished stops the table. `error`: it could not even be resolved.
+    """
 
     table: Table
     position: Position
     measures: Mapping[str, str]
     busy: str = ""
     full: bool = False
+    resume: bool = True
+    error: StrandlineError | None = None
 
 
 def make_plan(source: Source, asks: Sequence[Ask], *, run_id: str = "", limit: int | None = None) -> list[Planned]:
@@ -57,6 +63,8 @@ def make_plan(source: Source, asks: Sequence[Ask], *, run_id: str = "", limit: i
 def _standing(ask: Ask) -> Planned | None:
     """What needs no look at the source: a table that is busy, has changed, or has a plan open."""
     table, position = ask.table, ask.position
+    if ask.error:
+        return _stopped(ask, ask.error)
     if ask.busy:
         return _planned(ask, Reason.BUSY, note=ask.busy)
     if ask.full:
@@ -65,6 +73,8 @@ def _standing(ask: Ask) -> Planned | None:
         check_unchanged(table, position, ask.measures)
     except ChangedError as error:
         return _stopped(ask, error)
+    if position.plan is not None and not ask.resume:
+        return _stopped(ask, _unfinished(position.plan))
     if position.plan is not None:
         return Planned(table, position, resumed(position.plan), ask.measures)
     return None
@@ -192,6 +202,13 @@ def check_unchanged(table: Table, position: Position, measures: Mapping[str, str
             ),
             docs="docs/operations.md#changed",
         )
+
+
+def _unfinished(plan: TablePlan) -> StrandlineError:
+    return ChangedError(
+        f"run {plan.run_id} left its plan unfinished ({plan.done} of {len(plan.slices)} slices done)",
+        remedy=f"Carry it out: strandline retry {plan.run_id}\nOr plan anew:  strandline retry {plan.run_id} --replan",
+    )
 
 
 def _check_lookback(table: Table, horizon: Horizon) -> None:

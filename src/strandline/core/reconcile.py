@@ -11,7 +11,7 @@ there was something
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from strandline.core.batch import Applied, Receipt
 from strandline.core.errors import TargetError
@@ -75,3 +75,15 @@ def reconcile(receipt: Receipt | None, position: Position) -> Adopt | Apply:
         remedy=remedy,
         docs="docs/operations.md#lost-target",
     )
+
+
+def settle(receipt: Receipt | None, position: Position) -> Position:
+    """The position with its intent decided: committed if the sink holds it, dropped if not. The plan stays open."""
+    intent = position.intent
+    if intent is None:
+        return position
+    match reconcile(receipt, position):
+        case Adopt(applied):
+            return position.committed(intent, applied)
+        case Apply():
+            return replace(position, intent=None)

@@ -1,0 +1,261 @@
+"""The project: a config brought to life. `plan` and `sync` of the Python API, used by the CLI and the service alike."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strandline.config import Config, PipelineSpec, load_config
+from strandline.core.books import Books, Caller, TableRun, new_id
+from strandline.core.errors import ConfigError, ConflictError, RunFailedError
+from strandline.core.events import Event, Held, Listener, RunFinished, RunStarted, Skipped
+from strandline.core.plan import Ask, Planned, make_plan
+from strandline.core.position import Position, Reason, Status
+from strandline.core.protocols import Record, Spark
+from strandline.core.run import Hop, Outcome
+from strandline.core.table import Table
+from strandline.pipeline import Pipeline
+from strandline.result import PipelinePlan, RunResult, idle, worst
+from strandline.state import open_state
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def load(path: str | Path | None = None) -> Project:
+    """The project of a config file; without a path: STRANDLINE_CONFIG, or strandline.yml upward from here."""
+    return Project(load_config(Path(path) if path else None))
+
+
+def _nobody(_: Event) -> None:
+    """Listens to nothing."""
+
+
+class Project:
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self._books: Books | None = None
+        self._own_spark: SparkSession | None = None
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Project:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the state and stop the Spark session, if this project made one."""
+        if self._books is not None:
+            self._books.state.close()
+            self._books = None
+        if self._own_spark is not None:
+            from strandline.spark.session import stop
+
+            stop(self._own_spark)
+            self._own_spark = None
+
+    @property
+    def books(self) -> Books:
+        if self._books is None:
+            self._books = Books(open_state(self.config.state))
+        return self._books
+
+    def pipeline(self, name: str) -> PipelineSpec:
+        try:
+            return self.config.pipelines[name]
+        except KeyError:
+            known = ", ".join(sorted(self.config.pipelines)) or "none"
+            raise ConfigError(f'no pipeline "{name}"', remedy=f"Pipelines in {self.config.path}: {known}") from None
+
+    @contextmanager
+    def opened(self, name: str, spark: SparkSession | None = None) -> Iterator[Pipeline]:
+        with Pipeline(self.pipeline(name), self._spark(name, spark)) as pipeline:
+            yield pipeline
+
+    def plan(
+        self, pipeline: str, *, tables: Collection[str] = (), limit: int | None = None, full: bool = False
+    ) -> PipelinePlan:
+        """What a sync would move now, without moving it. Starts no JVM and stores nothing."""
+        with self.opened(pipeline) as opened:
+            planned = make_plan(opened.source, self._asks(opened, tables, full), limit=limit)
+        spec = opened.spec
+        return PipelinePlan(
+            pipeline,
+            str(spec.source),
+            ", ".join(str(target) for target in spec.targets.values()),
+            spec.guard.total_seconds(),
+            tuple(part.plan for part in planned),
+            tuple(part.error for part in planned if part.error),
+        )
+
+    def sync(
+        self,
+        pipeline: str,
+        *,
+        tables: Collection[str] = (),
+        spark: SparkSession | None = None,
+        limit: int | None = None,
+        full: bool = False,
+        listener: Listener = _nobody,
+        caller: Caller | None = None,
+        raise_on_failure: bool = False,
+    ) -> RunResult:
+        """Move what is new. Every table's outcome is in the result; one table's failure leaves the others alone.
+
+        `spark`: a session the caller owns; without it a local one is made when the first rows must move.
+        """
+        books, started = self.books, time.monotonic()
+        run_id = new_id(books.state.now())
+        with self.opened(pipeline, spark) as opened:
+            planned = make_plan(opened.source, self._asks(opened, tables, full), run_id=run_id, limit=limit)
+            hop = Hop(
+                run_id,
+                pipeline,
+                opened.source,
+                opened.sink,
+                books,
+                listener,
+                parallel=opened.spec.parallel,
+                redact=self.config.redactor.redact,
+            )
+            listener(RunStarted(run_id, pipeline, len(planned)))
+            outcomes = self._carry_out(hop, planned, caller or Caller.here("api"))
+        result = RunResult(run_id, pipeline, worst(outcomes), outcomes, time.monotonic() - started)
+        listener(RunFinished(run_id, pipeline, result.status, result.seconds))
+        if raise_on_failure and result.failed:
+            failed = [outcome for outcome in outcomes if outcome.error]
+            raise RunFailedError(f"run {run_id}: {len(failed)} of {len(outcomes)} tables failed: {failed[0].error}")
+        return result
+
+    def _carry_out(self, hop: Hop, planned: Sequence[Planned], caller: Caller) -> tuple[Outcome, ...]:
+        outcomes = {part.table.name: self._without_work(hop, part) for part in planned if not part.plan.work}
+        self._write_idle(planned)
+        work = [part for part in planned if part.plan.work]
+        troubled = any(outcome.status is Status.FAILED for outcome in outcomes.values())
+        if work or troubled:
+            run = hop.books.run_started(hop.run_id, hop.pipeline, caller, len(planned))
+            hop.books.close_abandoned(part.position.run_id for part in work if part.plan.reason is Reason.RESUMED)
+            self._record_stopped(hop, outcomes)
+            outcomes |= self._run(hop, run, work)
+            hop.books.prune(self.config.keep)
+        return tuple(outcomes[part.table.name] for part in planned)
+
+    def _run(self, hop: Hop, run: Record, work: Sequence[Planned]) -> dict[str, Outcome]:
+        try:
+            done = {outcome.table: outcome for outcome in hop.run(work, hop.books.leases(hop.pipeline))}
+        except KeyboardInterrupt:
+            hop.books.run_ended(run, Status.FAILED, "interrupted")
+            raise
+        failed = [outcome for outcome in done.values() if outcome.error]
+        stopped = hop.books.state.read("table_run", [hop.run_id], where={"status": Status.FAILED.value})
+        first = str(failed[0].error) if failed else str(stopped[0].fields["error"]) if stopped else ""
+        hop.books.run_ended(run, Status.FAILED if first else Status.COMPLETED, first)
+        return done
+
+    def _without_work(self, hop: Hop, part: Planned) -> Outcome:
+        """A table that moves nothing this time: up to date, held, busy elsewhere, or stopped by an error."""
+        where = (hop.run_id, hop.pipeline, part.table.name, part.table.stage)
+        if part.plan.held_by:
+            hop.emit(Held(*where, part.plan.held_by))
+        elif idle(part.plan):
+            hop.emit(Skipped(*where, part.plan))
+        status = Status.SKIPPED if idle(part.plan) else Status.FAILED
+        return Outcome(part.table.name, part.table.stage, status, part.plan, error=part.error)
+
+    def _write_idle(self, planned: Sequence[Planned]) -> None:
+        """Positions of tables without work, in one write: idle ones move up to a proven horizon, errors are kept."""
+        moved = []
+        for part in planned:
+            if part.error and part.plan.reason is Reason.STOPPED:
+                after = part.position.failed(self.config.redactor.redact(str(part.error)))
+            elif part.plan.reason is Reason.NOTHING_NEW:
+                after = part.position.skipped(part.plan)
+            else:
+                continue
+            if after != part.position:
+                moved.append(after)
+        if moved:
+            try:
+                self.books.write(moved)
+            except ConflictError:
+                return  # another run moved one of them since we looked; what it wrote is newer than ours
+
+    def _record_stopped(self, hop: Hop, outcomes: dict[str, Outcome]) -> None:
+        at = hop.books.now()
+        entries = [
+            TableRun(
+                hop.run_id,
+                hop.pipeline,
+                outcome.table,
+                outcome.stage,
+                Status.FAILED,
+                outcome.plan,
+                at,
+                at,
+                error=self.config.redactor.redact(str(outcome.error)),
+            ).record()
+            for outcome in outcomes.values()
+            if outcome.status is Status.FAILED
+        ]
+        if entries:
+            hop.books.state.put(entries)
+
+    def _asks(self, opened: Pipeline, only: Collection[str], full: bool) -> list[Ask]:
+        """Tables with their positions, and who is at work on them."""
+        resolved = opened.tables(only)
+        positions = self.books.positions(opened.spec.name)
+        leases = self.books.leases(opened.spec.name)
+        now = self.books.state.now()
+        asks = []
+        for part in resolved:
+            table = part.table
+            position = positions.get((table.pipeline, table.name, table.stage)) or Position(
+                table.pipeline, table.name, table.stage
+            )
+            lease = leases.get(table.name)
+            busy = f"{lease.holder}, run {lease.run_id}" if lease and lease.held(now) else ""
+            if full and not part.error and not busy:
+                position = self._restarted(opened, table, position)
+            asks.append(
+                Ask(
+                    table,
+                    position,
+                    {} if part.error else opened.measures(table),
+                    busy=busy,
+                    full=full,
+                    resume=opened.spec.unfinished == "resume",
+                    error=part.error,
+                )
+            )
+        return asks
+
+    def _restarted(self, opened: Pipeline, table: Table, position: Position) -> Position:
+        """Before a full reload: no watermark, and a batch number above whatever the target holds."""
+        receipt = opened.sink.applied(table)
+        batch = receipt.batch if receipt else None
+        epoch = max(position.epoch, batch.epoch if batch else 0)
+        return replace(replace(position, epoch=epoch, batch=batch).moved(None), batch=batch)
+
+    def _spark(self, name: str, given: SparkSession | None) -> Spark:
+        """Gives the caller's session, or makes ours at the first call, with the jars this pipeline needs."""
+
+        def session() -> SparkSession:
+            if given is not None:
+                return given
+            with self._lock:
+                if self._own_spark is None:
+                    from strandline.spark.session import local_session
+
+                    spec, settings = self.pipeline(name), self.config.spark
+                    ends = (spec.source, *spec.targets.values())
+                    needs = sorted({end.scheme for end in ends})
+                    self._own_spark = local_session(needs, settings.conf, settings.master, f"strandline {name}")
+            return self._own_spark
+
+        return session

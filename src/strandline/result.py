@@ -1,0 +1,135 @@
+"""What the API returns and `--json` prints: plans and results as plain values with a settled JSON form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from strandline.core.batch import Applied
+from strandline.core.errors import StrandlineError
+from strandline.core.position import Position, Reason, Status, TablePlan
+from strandline.core.run import Outcome
+
+Json = dict[str, Any]
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class PipelinePlan:
+    """What a sync of one pipeline would move. Nothing has been moved, nothing is stored."""
+
+    pipeline: str
+    source: str
+    target: str
+    guard_seconds: float
+    tables: tuple[TablePlan, ...]
+    errors: tuple[StrandlineError, ...] = ()
+
+    @property
+    def work(self) -> bool:
+        return any(table.work for table in self.tables)
+
+    def to_json(self) -> Json:
+        return {"pipeline": self.pipeline, "tables": [_plan_json(table) for table in self.tables]}
+
+
+def _plan_json(plan: TablePlan) -> Json:
+    window = plan.window
+    return {
+        "table": plan.table,
+        "stage": plan.stage,
+        "low": window.low.text if window and window.low else None,
+        "high": window.high.text if window else None,
+        "reason": plan.reason.value,
+        "estimated_rows": plan.estimated_rows,
+        "slices": len(plan.remaining),
+        "held_by": str(plan.held_by) if plan.held_by else None,
+        "note": plan.note or None,
+        "error": plan.error or None,
+    }
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended. `status` is the worst of its tables."""
+
+    run_id: str
+    pipeline: str
+    status: Status
+    tables: tuple[Outcome, ...]
+    seconds: float
+
+    @property
+    def failed(self) -> bool:
+        return self.status is Status.FAILED
+
+    @property
+    def applied(self) -> Applied:
+        return sum((table.applied for table in self.tables), Applied())
+
+    def to_json(self) -> Json:
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "run_id": self.run_id,
+            "pipeline": self.pipeline,
+            "status": self.status.value,
+            "tables": [_outcome_json(table) for table in self.tables],
+        }
+
+
+def _outcome_json(outcome: Outcome) -> Json:
+    window, applied = outcome.plan.window, outcome.applied
+    return {
+        "table": outcome.table,
+        "stage": outcome.stage,
+        "status": outcome.status.value,
+        "low": window.low.text if window and window.low else None,
+        "high": window.high.text if window else None,
+        "batches": outcome.batches,
+        "rows_read": applied.rows_read,
+        "rows_inserted": applied.rows_inserted,
+        "rows_updated": applied.rows_updated,
+        "rows_deleted": applied.rows_deleted,
+        "seconds": round(outcome.seconds, 3),
+        "error": str(outcome.error) if outcome.error else None,
+    }
+
+
+def worst(outcomes: tuple[Outcome, ...]) -> Status:
+    """FAILED before COMPLETED before SKIPPED."""
+    for status in (Status.FAILED, Status.COMPLETED):
+        if any(outcome.status is status for outcome in outcomes):
+            return status
+    return Status.SKIPPED
+
+
+def idle(plan: TablePlan) -> bool:
+    return plan.reason in (Reason.NOTHING_NEW, Reason.HELD)
+
+
+def positions_json(positions: list[Position]) -> Json:
+    """`watermark get --json` for the positions of one table."""
+    return {
+        "pipeline": positions[0].pipeline,
+        "table": positions[0].table,
+        "stages": [_stage_json(position) for position in positions],
+    }
+
+
+def _stage_json(position: Position) -> Json:
+    known = position.watermark or position.last_value
+    plan = position.plan
+    return {
+        "stage": position.stage,
+        "watermark": position.watermark.text if position.watermark else None,
+        "last_value": position.last_value.text if position.last_value else None,
+        "kind": known.kind.value if known else None,
+        "batch": position.batch.number if position.batch else 0,
+        "epoch": position.epoch,
+        "status": position.status.value,
+        "rows": position.totals.rows_inserted + position.totals.rows_updated + position.totals.rows_deleted,
+        "files": None,
+        "slices_done": f"{plan.done}/{len(plan.slices)}" if plan else None,
+        "error": position.error or None,
+        "updated_at": position.updated_at,
+    }
