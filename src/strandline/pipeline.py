@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from strandline.config import PipelineSpec, TableSpec
@@ -63,30 +64,41 @@ class Pipeline:
         return self._sink
 
     def tables(self, only: Collection[str] = ()) -> list[Resolved]:
-        """Every table of the pipeline (or those named), in the config's order."""
-        wanted = [spec for spec in self.spec.tables if not only or _may_match(spec, only)]
-        plain = {spec.name for spec in wanted if not _is_glob(spec.name)}
-        patterns = [spec.name for spec in wanted if spec.query is None]
-        queries = {spec.name: spec.query for spec in wanted if spec.query is not None}
-        found = self.source.tables(patterns, queries)
+        """Every table of the pipeline (or those named), in the config's order; a table named wins over a glob."""
+        specs = self.spec.tables
+        queries = {spec.name: spec.query for spec in specs if spec.query is not None}
+        found = self.source.tables([spec.name for spec in specs if spec.query is None], queries)
         resolved: dict[str, Resolved] = {}
-        for spec in wanted:
-            for name, info in sorted(found.get(spec.name, {}).items()) if _is_glob(spec.name) else [(spec.name, None)]:
-                if _is_glob(spec.name) and (name in plain or _excluded(name, self.spec.exclude)):
-                    continue
-                if not only or name in only:
-                    resolved.setdefault(name, self._resolve(replace(spec, name=name), info or found.get(name)))
-        missing = sorted(set(only) - set(resolved))
-        if missing:
+        for spec in sorted(specs, key=lambda spec: spec.glob):
+            for name, info in self._matches(spec, found):
+                physical = name if isinstance(info, StrandlineError) else info.name
+                if physical not in resolved and (not only or name in only):
+                    resolved[physical] = self._resolve(replace(spec, name=name), info)
+        unknown = sorted(set(only) - {part.table.name for part in resolved.values()})
+        if unknown:
             raise ConfigError(
-                f'no table "{missing[0]}" in this pipeline',
+                f'no table "{unknown[0]}" in this pipeline',
                 where=self.spec.name,
-                remedy="Its tables: " + ", ".join(spec.name for spec in self.spec.tables),
+                remedy="Its tables: " + ", ".join(spec.name for spec in specs),
             )
+        check_targets([(part.table.target, part.table) for part in resolved.values()])
         return list(resolved.values())
 
+    def _matches(
+        self, spec: TableSpec, found: Mapping[str, TableInfo | StrandlineError]
+    ) -> list[tuple[str, TableInfo | StrandlineError]]:
+        if not spec.glob:
+            return [(spec.name, found[spec.name])]
+        return [
+            (name, info)
+            for name, info in found.items()
+            if isinstance(info, TableInfo)
+            and fnmatchcase(name, spec.name)
+            and not any(fnmatchcase(form, pattern) for pattern in self.spec.exclude for form in (name, info.name))
+        ]
+
     def _resolve(self, spec: TableSpec, info: TableInfo | StrandlineError) -> Resolved:
-        table = unresolved(self.spec.name, SYNC, spec)
+        table = unresolved(self.spec.name, spec)
         try:
             if isinstance(info, StrandlineError):
                 raise info
@@ -97,3 +109,29 @@ class Pipeline:
     def measures(self, table: Table) -> Mapping[str, str]:
         """Everything a position over this table measures."""
         return {"source": self.source.identity(), "target": self.sink.identity(table), **table.measures()}
+
+
+def unresolved(pipeline: str, spec: TableSpec) -> Table:
+    """The table as the config has it, before the source was asked."""
+    return Table(
+        pipeline,
+        spec.name,
+        spec.name,
+        spec.target or spec.name,
+        SYNC,
+        spec.mode,
+        None,
+        key=spec.key,
+        select=spec.columns or (),
+        query=spec.query,
+        where=spec.where,
+        transform=spec.transform,
+        deleted=spec.deleted,
+        initial=spec.initial,
+        lookback=spec.lookback,
+        nulls=spec.nulls,
+        slice_rows=spec.slice_rows,
+        schema=spec.schema,
+        shared=spec.shared,
+        max_stall=spec.max_stall,
+    )
