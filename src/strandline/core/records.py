@@ -43,7 +43,7 @@ KINDS: dict[str, KindSpec] = {
     "run": KindSpec(
         ("run_id",),
         ("pipeline", "status", "trigger_name", "user_name", "host", "job_id", "started_at", "ended_at", "error"),
-        ("tables", *COUNTS),
+        ("tables", "milliseconds", *COUNTS),
         history=True,
     ),
     "table_run": KindSpec(

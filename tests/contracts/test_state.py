@@ -1,0 +1,43 @@
+"""The State contract on every store there is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from strandline.core.errors import ConfigError
+from strandline.endpoint import Endpoint
+from strandline.state import open_state
+from strandline.state.memory import MemoryState
+from strandline.testing.state import Connect, StateContract
+
+
+class TestMemoryState(StateContract):
+    @pytest.fixture
+    def connect(self) -> Connect:
+        state = MemoryState()
+        return lambda: state
+
+
+class TestSqliteState(StateContract):
+    @pytest.fixture
+    def connect(self, tmp_path: Path) -> Connect:
+        return lambda: open_state(Endpoint.parse(f"sqlite://{tmp_path}/folder/state.db"))
+
+
+class TestPostgresState(StateContract):
+    @pytest.fixture
+    def connect(self, pg_database: str) -> Connect:
+        return lambda: open_state(Endpoint.parse(pg_database))
+
+
+class TestMariadbState(StateContract):
+    @pytest.fixture
+    def connect(self, mariadb_database: str) -> Connect:
+        return lambda: open_state(Endpoint.parse(mariadb_database))
+
+
+def test_a_state_cannot_live_just_anywhere() -> None:
+    with pytest.raises(ConfigError, match="kafka"):
+        open_state(Endpoint.parse("kafka://host/topic"))
