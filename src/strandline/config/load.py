@@ -1,0 +1,253 @@
+"""Loading: files → specs, with the checks that need more than one key. Nothing here connects anywhere."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from yaml.nodes import Node, ScalarNode, SequenceNode
+
+from strandline.config import values
+from strandline.config.reader import Place, Problems, Reader, find_file, normal
+from strandline.config.specs import Config, PipelineSpec, SparkSpec, TableSpec, keys
+from strandline.core.errors import ConfigError
+from strandline.core.table import Mode
+from strandline.endpoint import Endpoint
+from strandline.secrets import Redactor
+
+DEFAULT_STATE = "sqlite:///.strandline/state.db"
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_ONE_TABLE = ("name", "query", "target")  # keys that cannot be the default of many tables
+_TABLE_KEYS = keys(TableSpec)
+DEFAULTS_KEYS = {name: key for name, key in _TABLE_KEYS.items() if name not in _ONE_TABLE}
+_PIPELINE_KEYS = keys(PipelineSpec)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One table's wish to write to one target table."""
+
+    table: str  # "pipeline.table"
+    target: str  # the whole address of the target table
+    shared: bool = False
+    place: Place | None = None  # file and line, where known
+
+
+def load_config(
+    path: Path | None = None, environ: Mapping[str, str] = os.environ, redactor: Redactor | None = None
+) -> Config:
+    """Read the given file, or STRANDLINE_CONFIG, or strandline.yml from here upward.
+
+    Raises ConfigError with every problem found, one line each. `redactor` gets the secrets also when that happens.
+    """
+    redactor = redactor or Redactor()
+    problems = Problems()
+    found = find_file(path, environ)
+    reader = Reader(found, found.parent, environ, redactor, problems)
+    top = reader.document()
+    if top is None:
+        problems.stop(redactor, remedy="Make a new one with: strandline init")
+        raise AssertionError("a document that cannot be read notes why")
+    given = reader.group(keys(Config), top, "")
+    pipelines = _Pipelines()
+    if "pipelines" in given:
+        pipelines.read(reader, given.pop("pipelines"))
+    for other in _included(reader, given.pop("include", ())):
+        _include(other, pipelines)
+    if not pipelines.specs and not problems.found:
+        reader.problem(top, 'there are no pipelines; add some under "pipelines:"')
+    if "spark" in given:
+        given["spark"] = _spark(reader, given["spark"])
+    for first, second in _conflicts(pipelines.claims):
+        problems.add(second.place or Place(reader.path.name), _conflict_text(first, second))
+    problems.stop(redactor)
+    given.setdefault("state", values.place(reader, DEFAULT_STATE, {}, "state"))
+    return Config(path=found, root=found.parent, redactor=redactor, pipelines=pipelines.specs, **given)
+
+
+def check_targets(claims: Iterable[Claim]) -> None:
+    """Raise ConfigError if two tables write to one target table and not all of them are `shared`."""
+    texts = [_conflict_text(first, second) for first, second in _conflicts(claims)]
+    if texts:
+        raise ConfigError("\n".join(texts), docs="docs/configuration.md")
+
+
+def _conflicts(claims: Iterable[Claim]) -> Iterator[tuple[Claim, Claim]]:
+    owners: dict[str, Claim] = {}
+    for claim in claims:
+        first = owners.setdefault(claim.target, claim)
+        if first is not claim and not (first.shared and claim.shared):
+            yield first, claim
+
+
+def _conflict_text(first: Claim, second: Claim) -> str:
+    there = f" ({first.place})" if first.place else ""
+    return (
+        f"{second.table} and {first.table}{there} both write to {second.target}; "
+        'give one another "target", or both "shared: true"'
+    )
+
+
+def _included(reader: Reader, patterns: Iterable[str]) -> Iterator[Reader]:
+    seen = {reader.path}
+    for pattern in patterns:
+        path = reader.root / pattern
+        if any(mark in pattern for mark in "*?["):
+            matched = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
+        else:
+            matched = [path]
+        for found in map(normal, matched):
+            if found not in seen:
+                seen.add(found)
+                yield replace(reader, path=found)
+
+
+def _include(reader: Reader, pipelines: _Pipelines) -> None:
+    top = reader.document()
+    if top is None:
+        return
+    for name, (key_node, value) in reader.pairs(top, "").items():
+        if name == "pipelines":
+            pipelines.read(reader, value)
+        else:
+            reader.problem(key_node, f'"{name}" in an included file; only "pipelines" may stand here')
+
+
+def _spark(reader: Reader, node: Node) -> SparkSpec:
+    try:
+        return SparkSpec(**reader.group(keys(SparkSpec), node, "spark"))
+    except ConfigError as error:
+        reader.problem(node, f"spark: {error.message}")
+        return SparkSpec()
+
+
+class _Pipelines:
+    """The pipelines of all files, with where each was found."""
+
+    def __init__(self) -> None:
+        self.specs: dict[str, PipelineSpec] = {}
+        self.claims: list[Claim] = []
+        self._places: dict[str, Place] = {}
+
+    def read(self, reader: Reader, node: Node) -> None:
+        try:
+            pairs = reader.pairs(node, "pipelines")
+        except ConfigError as error:
+            reader.problem(node, f"pipelines: {error.message}")
+            return
+        for name, (key_node, value) in pairs.items():
+            if not _NAME.fullmatch(name):
+                reader.problem(key_node, f'"{name}" cannot name a pipeline; use letters, digits, "_", "." and "-"')
+            elif name in self._places:
+                reader.problem(key_node, f'pipeline "{name}" is also in {self._places[name]}')
+            else:
+                self._places[name] = reader.place(key_node)
+                try:
+                    self._add(reader, name, key_node, value)
+                except ConfigError as error:
+                    reader.problem(value, f"pipelines.{name}: {error.message}")
+
+    def _add(self, reader: Reader, name: str, key_node: Node, node: Node) -> None:
+        where = f"pipelines.{name}"
+        before = len(reader.problems.found)
+        given = reader.group(_PIPELINE_KEYS, node, where)
+        targets = _targets(reader, given, f"{where}.targets")
+        written = reader.pairs(node, where)
+        for key, present in (("source", "source" in written), ("tables", "tables" in written)):
+            if not present:
+                reader.problem(key_node, f'{where} has no "{key}"')
+        if "target" in written and "targets" in written:
+            reader.problem(written["targets"][0], f'{where} has both "target" and "targets"; keep one')
+        elif "target" not in written and "targets" not in written:
+            reader.problem(key_node, f'{where} has no "target"')
+        redshift = next((target for target in targets.values() if target.scheme == "redshift"), None)
+        if redshift is not None and "stage" not in written:
+            reader.problem(key_node, f'{where}: redshift loads from a stage; add "stage: s3://…"')
+        defaults = _defaults(reader, given.pop("defaults", None), f"{where}.defaults")
+        found = _tables(reader, given.pop("tables", None), defaults, f"{where}.tables")
+        if len(reader.problems.found) > before:
+            return
+        tables = tuple(table for table, _ in found)
+        self.specs[name] = PipelineSpec(name=name, **{**given, "targets": targets, "tables": tables})
+        self.claims += [
+            Claim(f"{name}.{table.name}", f"{target}/{table.target or table.name}", table.shared, reader.place(line))
+            for table, line in found
+            if not table.glob
+            for target in targets.values()
+        ]
+
+
+def _targets(reader: Reader, given: dict[str, Any], where: str) -> dict[str, Endpoint]:
+    single = given.pop("target", None)
+    node = given.pop("targets", None)
+    if node is None:
+        return {} if single is None else {"": single}
+    targets = {}
+    try:
+        for name, (key_node, value) in reader.pairs(node, where).items():
+            if not _NAME.fullmatch(name):
+                reader.problem(key_node, f'"{name}" cannot name a target; use letters, digits, "_", "." and "-"')
+            try:
+                targets[name] = reader.value(values.endpoint("target"), value, f"{where}.{name}")
+            except ConfigError as error:
+                reader.problem(value, f"{where}.{name}: {error.message}")
+    except ConfigError as error:
+        reader.problem(node, f"{where}: {error.message}")
+    return targets
+
+
+def _defaults(reader: Reader, node: Node | None, where: str) -> dict[str, Any]:
+    if node is None:
+        return {}
+    try:
+        return reader.group(DEFAULTS_KEYS, node, where)
+    except ConfigError as error:
+        reader.problem(node, f"{where}: {error.message}")
+        return {}
+
+
+def _tables(reader: Reader, node: Node | None, defaults: dict[str, Any], where: str) -> list[tuple[TableSpec, Node]]:
+    if node is None:
+        return []
+    if not isinstance(node, SequenceNode) or not node.value:
+        reader.problem(node, f"{where}: should be a list of tables")
+        return []
+    tables: dict[str, tuple[TableSpec, Node]] = {}
+    for index, item in enumerate(node.value):
+        try:
+            table = _table(reader, item, defaults, f"{where}[{index}]")
+        except ConfigError as error:
+            reader.problem(item, f"{where}[{index}]: {error.message}")
+            continue
+        if table is None:
+            continue
+        if table.name in tables:
+            first = reader.place(tables[table.name][1])
+            reader.problem(item, f'{where}[{index}]: table "{table.name}" is already listed in {first}')
+        tables.setdefault(table.name, (table, item))
+    return list(tables.values())
+
+
+def _table(reader: Reader, node: Node, defaults: dict[str, Any], where: str) -> TableSpec | None:
+    """The table with the defaults merged in; None where a problem was noted."""
+    if isinstance(node, ScalarNode):
+        return TableSpec(**{**defaults, "name": reader.value(values.text, node, where)})
+    before = len(reader.problems.found)
+    given = reader.group(_TABLE_KEYS, node, where, null=True)
+    if len(reader.problems.found) > before:
+        return None
+    merged = {name: value for name, value in {**defaults, **given}.items() if value is not None}
+    if "name" not in merged:
+        raise ConfigError('has no "name"')
+    table = TableSpec(**merged)
+    if table.query is not None and table.mode is not Mode.SNAPSHOT:
+        missing = [f'"{name}"' for name in ("key", "cursor") if not getattr(table, name)]
+        if missing:
+            raise ConfigError(f"a query declares what the database cannot tell: add {' and '.join(missing)}")
+    if table.glob and table.target is not None:
+        raise ConfigError(f'"{table.name}" can match many tables; they cannot share one "target"')
+    return table

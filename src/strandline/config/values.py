@@ -1,0 +1,236 @@
+"""The types of values a key can take: how each is read and checked, and its JSON Schema.
+
+Knows no key by name. Reading raises ConfigError without a place; the reader adds it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from yaml.nodes import MappingNode, Node, SequenceNode
+
+from strandline.config.duration import PATTERN, parse_duration
+from strandline.config.reader import Reader, Type, scalar_kind, suggest
+from strandline.core.errors import ConfigError
+from strandline.core.table import MaxStall
+from strandline.endpoint import ROLES, Endpoint
+from strandline.secrets import looks_secret
+
+_MAX_DEPTH = 20
+_TEXT = {"type": ["string", "number", "boolean"]}
+_TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
+_WHOLE = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": r"^(-?[0-9]+|.*\$\{.*)$"}]}
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """What stands in for a commit barrier where the user says so: re-read this much (`barrier: lookback 10m`)."""
+
+    lookback: timedelta | int
+
+
+def _text(reader: Reader, node: Node, where: str) -> str:
+    text = reader.text(node, where.rpartition(".")[2])
+    if not text.strip():
+        raise ConfigError("is empty")
+    return text
+
+
+text = Type(_text, _TEXT)
+
+
+def _boolean(reader: Reader, node: Node, _where: str) -> bool:
+    word = reader.text(node).lower()
+    if word not in (*_TRUE, *_FALSE):
+        raise ConfigError(f'"{word}" is not true or false')
+    return word in _TRUE
+
+
+boolean = Type(_boolean, {"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": r"\$\{"}]})
+
+
+def whole(minimum: int) -> Type:
+    def parse(reader: Reader, node: Node, _where: str) -> int:
+        number = _integer(reader.text(node))
+        if number is None or number < minimum:
+            raise ConfigError(f'"{reader.text(node)}" is not a whole number of at least {minimum}')
+        return number
+
+    return Type(parse, _WHOLE)
+
+
+def _integer(word: str) -> int | None:
+    digits = word.replace("_", "")
+    return int(digits) if re.fullmatch(r"-?[0-9]{1,38}", digits) else None
+
+
+def choice(*words: str) -> Type:
+    def parse(reader: Reader, node: Node, _where: str) -> str:
+        word = reader.text(node)
+        if word not in words:
+            raise ConfigError(f'"{word}" is not one of {", ".join(words)}')
+        return words[words.index(word)]  # an enumeration's own member
+
+    return Type(parse, {"enum": [str(word) for word in words]})
+
+
+duration = Type(
+    lambda reader, node, _where: parse_duration(reader.text(node)),
+    {"type": "string", "pattern": rf"{PATTERN}|\$\{{"},
+)
+
+
+def _span(word: str) -> timedelta | int:
+    number = _integer(word)
+    if number is None:
+        return parse_duration(word)
+    if number < 0:
+        raise ConfigError(f'"{word}" is below zero')
+    return number
+
+
+span = Type(lambda reader, node, _where: _span(reader.text(node)), {"type": ["string", "integer"]})
+
+
+def _barrier(reader: Reader, node: Node, _where: str) -> Barrier:
+    word, _, amount = reader.text(node).partition(" ")
+    if word != "lookback" or not amount:
+        raise ConfigError(f'"{reader.text(node)}" is not understood; write: lookback 10m')
+    return Barrier(_span(amount.strip()))
+
+
+barrier = Type(_barrier, {"type": "string", "pattern": r"^lookback |\$\{"})
+
+
+def _zone(reader: Reader, node: Node, _where: str) -> str:
+    name = reader.text(node)
+    if name == "UTC":
+        return name
+    from zoneinfo import ZoneInfo, available_timezones
+
+    try:
+        ZoneInfo(name)
+    except (LookupError, ValueError, OSError):
+        raise ConfigError(f'"{name}" is not a time zone{suggest_zone(name, available_timezones())}') from None
+    return name
+
+
+def suggest_zone(name: str, known: set[str]) -> str:
+    near = suggest(name, known)
+    return near if "did you mean" in near else "; write it like Europe/Berlin or UTC"
+
+
+zone = Type(_zone, {"type": "string"})
+
+
+def _names(reader: Reader, node: Node, where: str) -> tuple[str, ...]:
+    parts = node.value if isinstance(node, SequenceNode) else [node]
+    found = tuple(_text(reader, part, where) for part in parts)
+    if not found:
+        raise ConfigError("is empty")
+    twice = {name for name in found if found.count(name) > 1}
+    if twice:
+        raise ConfigError(f'names "{min(twice)}" twice')
+    return found
+
+
+names = Type(_names, {"anyOf": [_TEXT, {"type": "array", "items": _TEXT, "minItems": 1, "uniqueItems": True}]})
+
+
+def _stall(reader: Reader, node: Node, where: str) -> MaxStall:
+    parts = reader.pairs(node, where)
+    if set(parts) != {"after", "then"}:
+        raise ConfigError("is written {after: 1h, then: fail} or {after: 1h, then: skip}")
+    then = choice("fail", "skip").parse(reader, parts["then"][1], where)
+    return MaxStall(parse_duration(reader.text(parts["after"][1])), then)
+
+
+stall = Type(
+    _stall,
+    {
+        "type": "object",
+        "properties": {"after": duration.schema, "then": {"enum": ["fail", "skip"]}},
+        "required": ["after", "then"],
+        "additionalProperties": False,
+    },
+)
+
+
+def _plain(reader: Reader, node: Node, where: str, depth: int = 0) -> Any:
+    """Any YAML, as Python values; variables filled in, secrets registered."""
+    if depth > _MAX_DEPTH:
+        raise ConfigError(f"is nested more than {_MAX_DEPTH} deep")
+    if isinstance(node, MappingNode):
+        return {
+            name: _plain(reader, value, f"{where}.{name}", depth + 1)
+            for name, (_, value) in reader.pairs(node, where).items()
+        }
+    if isinstance(node, SequenceNode):
+        return [_plain(reader, value, where, depth + 1) for value in node.value]
+    kind = scalar_kind(node)
+    if kind == "null":
+        return None
+    word = reader.text(node, where.rpartition(".")[2])
+    if kind == "bool":
+        return word.lower() in _TRUE
+    number = _integer(word) if kind == "int" else None
+    return word if number is None else number
+
+
+anything = Type(_plain, {})
+
+
+def _settings(reader: Reader, node: Node, where: str) -> dict[str, str]:
+    return {name: reader.text(value, name) for name, (_, value) in reader.pairs(node, where).items()}
+
+
+settings = Type(_settings, {"type": "object", "additionalProperties": _TEXT})
+
+
+def endpoint(role: str) -> Type:
+    def parse(reader: Reader, node: Node, where: str) -> Endpoint:
+        options: dict[str, str] = {}
+        if isinstance(node, MappingNode):
+            parts = reader.pairs(node, where)
+            if "url" not in parts:
+                raise ConfigError('has no "url"')
+            options = {name: reader.text(value, name) for name, (_, value) in parts.items() if name != "url"}
+            node = parts["url"][1]
+        return place(reader, reader.text(node, url=True), options, role)
+
+    address = {"type": "string", "minLength": 1}
+    mapping = {"type": "object", "properties": {"url": address}, "required": ["url"], "additionalProperties": _TEXT}
+    return Type(parse, {"anyOf": [address, mapping]})
+
+
+def place(reader: Reader, url: str, options: Mapping[str, str], role: str) -> Endpoint:
+    """An endpoint fit for its role, its secrets registered, its relative path taken from the config's folder."""
+    found = Endpoint.parse(url.strip(), options)
+    for secret in (found.password, *(value for name, value in found.options.items() if looks_secret(name))):
+        reader.redactor.register(secret)
+    if role not in ROLES[found.scheme]:
+        fitting = ", ".join(scheme for scheme, roles in ROLES.items() if role in roles)
+        hint = "; a Delta table in a folder is written delta:PATH" if found.scheme in ("file", "s3") else ""
+        what = "a folder" if found.scheme == "file" else f"{found.scheme}:"
+        raise ConfigError(f"{what} cannot be a {role}{hint}; {role}s are {fitting}")
+    if not found.path and found.scheme in ("delta", "catalog", "file", "sqlite", "postgresql", "redshift", "snowflake"):
+        what = (
+            "path"
+            if found.scheme in ("delta", "file", "sqlite")
+            else "schema"
+            if found.scheme == "catalog"
+            else "database"
+        )
+        raise ConfigError(f"{found.scheme}: the address names no {what}")
+    if not found.host and found.scheme in ("s3", "kafka", "redshift", "snowflake"):
+        raise ConfigError(f"{found.scheme}: the address names no {'bucket' if found.scheme == 's3' else 'host'}")
+    return found.resolved(reader.root)
+
+
+def part(schema: Mapping[str, Any]) -> Type:
+    """A value with keys of its own, left as a node for `load` to read."""
+    return Type(lambda _reader, node, _where: node, schema)
