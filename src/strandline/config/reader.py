@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -87,11 +88,15 @@ class Reader:
             return node
         empty = node is None or is_null(node)
         what = "is empty" if empty else 'is not a mapping of keys; it starts with "pipelines:"'
-        self.problems.add(Place(shown(self.path)), what)
+        self.problems.add(Place(self.file), what)
         return None
 
+    @cached_property
+    def file(self) -> str:
+        return shown(self.path)
+
     def place(self, node: Node) -> Place:
-        return Place(shown(self.path), node.start_mark.line + 1)
+        return Place(self.file, node.start_mark.line + 1)
 
     def problem(self, node: Node, message: str) -> None:
         self.problems.add(self.place(node), message)

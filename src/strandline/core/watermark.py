@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import total_ordering
 
@@ -33,9 +33,12 @@ class Cursor:
     nullable: bool = False
 
 
-_DATE = r"(\d{4})-(\d{2})-(\d{2})"
-_TIMESTAMP = re.compile(_DATE + r" (\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,9}))?")
-_INPUT = re.compile(_DATE + r"(?:[ T](\d{2}):(\d{2})(?::(\d{2})(?:\.(\d{1,9}))?)?)? ?(Z|[+-]\d{2}(?::?\d{2})?)?")
+_INTEGER = re.compile(r"-?\d{1,1000}", re.ASCII)
+_DATE = re.compile(r"(\d{4})-(\d{2})-(\d{2})", re.ASCII)
+_TIMESTAMP = re.compile(_DATE.pattern + r" (\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,9}))?", re.ASCII)
+_INPUT = re.compile(
+    _DATE.pattern + r"(?:[ T](\d{2}):(\d{2})(?::(\d{2})(?:\.(\d{1,9}))?)?)? ?(Z|[+-][01]\d(?::?[0-5]\d)?)?", re.ASCII
+)
 
 
 @total_ordering
@@ -53,28 +56,38 @@ class Watermark:
         object.__setattr__(self, "_order", _order(self.kind, self.text))
 
     @classmethod
-    def parse(cls, kind: Kind, text: str) -> Watermark:
-        """A value a person typed: ISO forms, with an offset or without (then taken as the column's own terms)."""
+    def parse(cls, kind: Kind, text: str, zone: str | None = None) -> Watermark:
+        """A value a person typed: ISO forms. Without an offset it is taken in the column's own terms; with one it is
+        turned into them: `zone` for a column that carries none, else UTC."""
         text = text.strip()
         if kind in (Kind.INTEGER, Kind.VERSION):
-            return cls(kind, text)
+            return cls(kind, str(_order(kind, text)[0]))
         found = _INPUT.fullmatch(text)
         if not found:
             raise WindowError(f'"{text}" is not a {kind}', remedy="Write it as 2026-11-15 or 2026-11-15 08:12:44.120")
         year, month, day, hour, minute, second, fraction, offset = found.groups()
         if kind is Kind.DATE:
-            if hour:
+            if hour or offset:
                 raise WindowError(f'"{text}" is a time; the cursor is a date', remedy=f"Write {year}-{month}-{day}")
             return cls(kind, f"{year}-{month}-{day}")
-        clock = f"{hour or '00'}:{minute or '00'}:{second or '00'}"
-        if offset and offset != "Z":
-            digits = offset[1:].replace(":", "").ljust(4, "0")
-            shift = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
-            local = datetime.fromisoformat(f"{year}-{month}-{day} {clock}")
-            stamp = f"{local - shift if offset[0] == '+' else local + shift}"
-        else:
-            stamp = f"{year}-{month}-{day} {clock}"
-        return cls(kind, f"{stamp}.{fraction}" if fraction else stamp)
+        stamp = cls(kind, f"{year}-{month}-{day} {hour or '00'}:{minute or '00'}:{second or '00'}")
+        if offset:
+            stamp = stamp._moved(offset, zone)
+        return cls(kind, f"{stamp}.{fraction}" if fraction else stamp.text)
+
+    def _moved(self, offset: str, zone: str | None) -> Watermark:
+        """This whole second, stamped at `offset`, in the terms of `zone`."""
+        digits = offset[1:].replace(":", "").ljust(4, "0")
+        shift = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+        try:
+            at = datetime.fromisoformat(f"{self}+00:00") + (shift if offset[0] == "-" else -shift)
+            if zone is not None:
+                from zoneinfo import ZoneInfo  # only here: it costs more than all the rest of this module
+
+                at = at.astimezone(ZoneInfo(zone))
+        except OverflowError:
+            raise WindowError(f'"{self} {offset}" lies outside the calendar') from None
+        return Watermark(self.kind, at.replace(tzinfo=None).isoformat(" "))
 
     def floor(self, digits: int) -> Watermark:
         """Cut the fraction to what the column can store, never upwards."""
@@ -92,15 +105,14 @@ class Watermark:
                 )
             return Watermark(self.kind, str(int(self.text) - amount))
         if self.kind is Kind.DATE:
-            days = -(-int(amount.total_seconds()) // 86400)
-            return Watermark(self.kind, (date.fromisoformat(self.text) - timedelta(days=days)).isoformat())
+            whole = timedelta(days=-(-amount // timedelta(days=1)))
+            return Watermark(self.kind, _back(datetime.fromisoformat(self.text), whole).date().isoformat())
         if self.kind is not Kind.TIMESTAMP:
-            raise WindowError(f"an {self.kind} cursor takes a whole number, not a span of time")
+            raise WindowError(f"the cursor is {self.kind}: it takes a whole number, not a span of time")
         stamp, _, fraction = self.text.partition(".")
-        micros = (fraction + "000000")[:6]
-        moved = datetime.fromisoformat(f"{stamp}.{micros}") - amount
-        rest = fraction[6:]
-        return Watermark(self.kind, f"{moved:%Y-%m-%d %H:%M:%S.%f}{rest}")
+        moved = _back(datetime.fromisoformat(f"{stamp}.{fraction[:6].ljust(6, '0')}"), amount)
+        rest = fraction[6:] if moved > datetime.min else ""  # the first instant is below every fraction of it
+        return Watermark(self.kind, f"{moved.isoformat(' ', 'microseconds')}{rest}")
 
     def seconds_before(self, now: datetime) -> float | None:
         """How long before `now` this value lies; None where the cursor is no time."""
@@ -114,7 +126,9 @@ class Watermark:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Watermark) and (self.kind, self._key) == (other.kind, other._key)
 
-    def __lt__(self, other: Watermark) -> bool:
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, Watermark):
+            return NotImplemented
         if self.kind is not other.kind:
             raise WindowError(f"a {self.kind} ({self}) cannot be compared with a {other.kind} ({other})")
         return self._key < other._key
@@ -131,12 +145,22 @@ class Watermark:
         return order
 
 
+def _back(at: datetime, amount: timedelta) -> datetime:
+    """`at - amount`, at most down to the calendar's first instant: nothing lies below it that could be missed."""
+    try:
+        return at - amount
+    except OverflowError:
+        if amount < timedelta(0):
+            raise WindowError(f"{at} plus {-amount} lies outside the calendar") from None
+        return datetime.min
+
+
 def _order(kind: Kind, text: str) -> tuple[int, ...]:
     if kind in (Kind.INTEGER, Kind.VERSION):
-        if not re.fullmatch(r"-?\d+", text):
+        if not _INTEGER.fullmatch(text):
             raise WindowError(f'"{text}" is not a whole number', remedy=f"The cursor is {kind}: write digits only")
         return (int(text),)
-    found = re.fullmatch(_DATE, text) if kind is Kind.DATE else _TIMESTAMP.fullmatch(text)
+    found = _DATE.fullmatch(text) if kind is Kind.DATE else _TIMESTAMP.fullmatch(text)
     if not found:
         raise WindowError(f'"{text}" is not a {kind}')
     parts = found.groups(default="")
