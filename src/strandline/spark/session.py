@@ -1,0 +1,248 @@
+"""Spark sessions: our own, started for work on one machine or a given master, and one per batch of any session.
+
+Owns how Spark is started: Java, jars, addresses, zone, log. Only public API, so that a session may be classic or Spark
+Connect. A session the caller made is never stopped here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import re
+import shutil
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from strandline.core.errors import SetupError
+from strandline.spark.jars import cache_folder, jars, spark_home
+from strandline.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["batch_session", "find_java", "local_session", "stop"]
+
+_DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+_MARK = "spark.strandline.started"  # tells whether the JVM read the settings of this very start
+# Settings that name one batch of one table; copied to another batch's session, Delta would silently skip its writes.
+_OF_ONE_BATCH = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
+
+
+def local_session(
+    needs: Iterable[str] = ("delta",),
+    conf: Mapping[str, str] | None = None,
+    master: str | None = None,
+    app_name: str = "strandline",
+) -> SparkSession:
+    """Start Spark in this process with the jars for `needs`; settings in `conf` or spark-defaults.conf win over ours.
+
+    Settings reach Spark through a private file, so that no secret shows in the process list. Spark's log goes to the
+    file named by STRANDLINE_SPARK_LOG, or a temporary one. Raises SetupError; also if this process runs Spark already.
+    """
+    java = find_java()
+    home = spark_home()
+    from pyspark.sql import SparkSession
+
+    if SparkSession.getActiveSession() is not None:
+        raise SetupError(
+            "Spark is already running in this process", remedy="Pass that session: sync(spark=spark), or stop it first."
+        )
+    user_conf = Path(os.environ.get("SPARK_CONF_DIR") or home / "conf")
+    theirs = {**_spark_defaults(user_conf), **(conf or {})}
+    if master:
+        theirs["spark.master"] = master
+    folder = _conf_folder(user_conf)
+    settings = _settings(tuple(needs), theirs, java) | {"spark.app.name": app_name, _MARK: uuid.uuid4().hex}
+    if (
+        settings.get("spark.sql.catalogImplementation") != "hive"
+    ):  # nothing outlives the session: keep it out of the cwd
+        settings.setdefault("spark.sql.warehouse.dir", str(folder / "warehouse"))
+    log = Path(os.environ.get("STRANDLINE_SPARK_LOG") or folder / "spark.log").absolute()
+    properties = folder / "settings.properties"
+    properties.touch(mode=0o600)
+    properties.write_text("".join(f"{key} {_escape(value)}\n" for key, value in settings.items()))
+    submit = f"--properties-file '{properties}' --load-spark-defaults"
+    try:
+        with _environment(
+            JAVA_HOME=java,
+            SPARK_CONF_DIR=str(folder),
+            STRANDLINE_SPARK_LOG=str(log),
+            SPARK_LAUNCHER_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            PYSPARK_SUBMIT_ARGS=f"{submit} {os.environ.get('PYSPARK_SUBMIT_ARGS', 'pyspark-shell')}",
+            PYSPARK_PYTHON=os.environ.get("PYSPARK_PYTHON", sys.executable),
+            **({"SPARK_LOCAL_IP": "127.0.0.1"} if _is_local(settings["spark.master"]) else {}),
+        ):
+            spark = _start(SparkSession.builder, settings)
+    except Exception as error:
+        raise SetupError("Spark did not start", why=_tail(log, error), remedy=f"Spark's log: {log}") from error
+    finally:
+        properties.unlink()
+    return spark
+
+
+def batch_session(spark: SparkSession) -> SparkSession:
+    """A session of its own for one batch, with the caller's settings and the zone pinned to UTC.
+
+    What is set on it stays on it, so batches of several tables can run side by side.
+    """
+    if hasattr(spark, "cloneSession"):
+        session: SparkSession = spark.cloneSession()
+    else:
+        session = spark.newSession()
+        inherited = session.conf.getAll
+        for key, value in spark.conf.getAll.items():
+            if inherited.get(key) != value:
+                session.conf.set(key, value)
+        if (catalog := spark.catalog.currentCatalog()) != session.catalog.currentCatalog():
+            session.catalog.setCurrentCatalog(catalog)
+        if (database := spark.catalog.currentDatabase()) != session.catalog.currentDatabase():
+            session.catalog.setCurrentDatabase(database)
+    for key in _OF_ONE_BATCH:
+        session.conf.unset(key)
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    return session
+
+
+def stop(spark: SparkSession) -> None:
+    """Stop a session that `local_session` made."""
+    spark.stop()
+
+
+def class_archive(java: str, files: Iterable[Path]) -> Path:
+    """Where the shared-class archive for this Java, Spark and class path lies, if one was built."""
+    parts = [java, (Path(java) / "release").read_text(), version("pyspark"), *map(str, files)]
+    key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return cache_folder().parent / "classes" / f"{key}.jsa"
+
+
+def _settings(needs: tuple[str, ...], theirs: Mapping[str, str], java: str) -> dict[str, str]:
+    """Everything Spark is started with: our defaults under the user's settings, lists joined."""
+    files = jars(needs)
+    master = theirs.get("spark.master", "local[*]")
+    ours = {
+        "spark.master": master,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.driver.defaultJavaOptions": _java_options(theirs, class_archive(java, files)),
+        "spark.executor.defaultJavaOptions": "-Duser.timezone=UTC",
+    }
+    if "delta" in needs:
+        ours |= _DELTA
+    if _is_local(master):
+        ours |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.shuffle.partitions": str(_cores(master)),
+            "spark.databricks.delta.snapshotPartitions": "1",
+        }
+    settings = {**ours, **theirs}
+    paths = [str(file) for file in files]
+    _join(settings, "spark.driver.extraClassPath", os.pathsep, paths)
+    if _is_local(master):
+        _join(settings, "spark.executor.extraClassPath", os.pathsep, paths)
+    else:  # other machines do not have our files: Spark carries them there
+        _join(settings, "spark.jars", ",", paths)
+    if "delta" in needs:
+        _join(settings, "spark.sql.extensions", ",", [_DELTA["spark.sql.extensions"]])
+    return settings
+
+
+def _java_options(theirs: Mapping[str, str], archive: Path) -> str:
+    """The zone decides how JDBC drivers read zone-less values. A collector or archive the user chose is left alone."""
+    chosen = theirs.get("spark.driver.extraJavaOptions", "")
+    options = ["-Duser.timezone=UTC", "-Xlog:disable", "-Xlog:all=error:stderr"]
+    if not re.search(r"-XX:\+Use\w+GC\b", chosen):
+        options.append("-XX:+UseParallelGC")
+    if archive.exists() and "-XX:SharedArchiveFile" not in chosen and "-XX:ArchiveClassesAtExit" not in chosen:
+        options += [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto"]
+    return " ".join(options)
+
+
+def _join(settings: dict[str, str], key: str, separator: str, added: list[str]) -> None:
+    present = [part for part in settings.get(key, "").split(separator) if part]
+    settings[key] = separator.join([*present, *(part for part in added if part not in present)])
+
+
+def _is_local(master: str) -> bool:
+    return master == "local" or master.startswith("local[")
+
+
+def _cores(master: str) -> int:
+    found = re.match(r"local\[(\d+)", master)
+    if found:
+        return int(found[1])
+    return 1 if master == "local" else len(os.sched_getaffinity(0))
+
+
+def _spark_defaults(folder: Path) -> dict[str, str]:
+    """What the user's spark-defaults.conf sets: Spark reads it itself, but we must leave these settings alone."""
+    file = folder / "spark-defaults.conf"
+    lines = file.read_text().splitlines() if file.is_file() else []
+    pairs = [
+        re.split(r"[\s=:]+", line.strip(), maxsplit=1) for line in lines if not line.lstrip().startswith(("#", "!"))
+    ]
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
+
+
+def _conf_folder(user_conf: Path) -> Path:
+    """A private configuration folder for Spark: the user's files, our log settings, and output into the log file."""
+    folder = Path(tempfile.mkdtemp(prefix="strandline-spark-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    theirs = {file.name: file.absolute() for file in user_conf.iterdir()} if user_conf.is_dir() else {}
+    environment = theirs.pop("spark-env.sh", None)
+    for name, file in theirs.items():
+        (folder / name).symlink_to(file)
+    if "log4j2.properties" not in theirs:
+        shutil.copy(Path(__file__).with_name("log4j2.properties"), folder)
+    lines = ['exec >>"$STRANDLINE_SPARK_LOG" 2>&1', *([f". '{environment}'"] if environment else [])]
+    (folder / "spark-env.sh").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+@contextmanager
+def _environment(**variables: str) -> Iterator[None]:
+    """Set for the moment in which the JVM is launched."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _start(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession:
+    spark = builder.getOrCreate()
+    if spark.conf.get(_MARK, "") == settings[_MARK]:
+        return spark
+    # A JVM from an earlier session answered: it read no file, but nothing travels on a command line now either.
+    earlier = spark.conf.get(_MARK, "")
+    spark.stop()
+    if not earlier:
+        raise RuntimeError(
+            "this process already ran Spark without Strandline's jars; use that session, or a new process"
+        )
+    return builder.config(map=dict(settings)).getOrCreate()
+
+
+def _tail(log: Path, error: Exception) -> str:
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join([str(error), *lines[-15:]])

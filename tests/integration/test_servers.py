@@ -1,0 +1,88 @@
+"""The servers that tests, the demo and benchmarks start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from strandline.endpoint import Endpoint
+from strandline.testing.servers import MariaDB, Postgres, Server
+
+_LOSE = """
+import os
+from strandline.testing.servers import Postgres
+server = Postgres().start()
+print(server.pid, server.folder, flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_postgres_carries_out_prepared_transactions(postgres: Postgres) -> None:
+    with postgres.connect() as connection:
+        connection.execute("CREATE TABLE prepared (id int)")
+        connection.execute("BEGIN")
+        connection.execute("INSERT INTO prepared VALUES (1)")
+        connection.execute("PREPARE TRANSACTION 'p1'")
+        connection.execute("COMMIT PREPARED 'p1'")
+        assert connection.execute("SELECT id FROM prepared").fetchall() == [(1,)]
+        connection.execute("DROP TABLE prepared")
+
+
+def test_postgres_refuses_a_wrong_password(postgres: Postgres) -> None:
+    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
+        psycopg.connect(postgres.url(password="wrong"))
+
+
+def test_database_fixtures_give_an_empty_database_each(pg_database: str, mariadb_database: str) -> None:
+    with psycopg.connect(pg_database) as connection:
+        tables = connection.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'").fetchone()
+    assert tables == (0,)
+    assert Endpoint.parse(mariadb_database).path.startswith("t_")
+
+
+def test_committed_rows_survive_a_killed_server_that_comes_back_at_its_address() -> None:
+    with Postgres({"fsync": "on", "synchronous_commit": "on"}) as server:
+        with server.connect() as connection:
+            connection.execute("CREATE TABLE kept AS SELECT 1 AS id")
+        address = server.url()
+        server.kill()
+        server.launch()
+        assert server.url() == address
+        with server.connect() as connection:
+            assert connection.execute("SELECT id FROM kept").fetchall() == [(1,)]
+
+
+def test_mariadb_stores_microseconds_and_unicode(mariadb: MariaDB, mariadb_database: str) -> None:
+    database = Endpoint.parse(mariadb_database).path
+    with mariadb.connect(database) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t (a DATETIME(6), b VARCHAR(20))")
+        cursor.execute("INSERT INTO t VALUES ('2026-11-15 08:12:44.120003', '帆𝄞')")
+        cursor.execute("SELECT CAST(a AS CHAR), b FROM t")
+        assert cursor.fetchall() == (("2026-11-15 08:12:44.120003", "帆𝄞"),)
+
+
+@pytest.mark.usefixtures("mariadb")  # installed, or skipped
+@pytest.mark.parametrize("kind", [Postgres, MariaDB])
+def test_stopping_leaves_neither_process_nor_folder(kind: type[Server]) -> None:
+    with kind() as server:
+        pid, folder = server.pid, server.folder
+        assert Path(f"/proc/{pid}").exists()
+    assert not Path(f"/proc/{pid}").exists()
+    assert not folder.exists()
+
+
+def test_a_server_whose_starter_was_killed_goes_too() -> None:
+    started = subprocess.run([sys.executable, "-c", _LOSE], capture_output=True, text=True)
+    pid, folder = started.stdout.split()
+    until = time.monotonic() + 20
+    while Path(folder).exists() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not Path(folder).exists()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
