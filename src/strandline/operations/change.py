@@ -1,0 +1,96 @@
+"""Changes of positions by a person: shown first, then written as shown. Owns the write, not the decision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from strandline.core.books import Caller, Lease
+from strandline.core.codec import position_record, record_position
+from strandline.core.errors import ConflictError, LeaseError
+from strandline.core.position import Position
+from strandline.core.protocols import Record
+from strandline.core.watermark import Watermark
+from strandline.project import Project
+
+
+@dataclass(frozen=True)
+class Change:
+    """A position as it is and as it would be. Nothing is written until `apply`."""
+
+    action: str  # "set", "reset", "accept", "import", "rename", "forget" or "replan"
+    before: Position
+    after: Position | None  # None: forgotten
+    lease: Lease  # as it was seen, held by nobody
+    effect: str = ""  # "re-read" or "skipped": what becomes of the rows between old and new
+    rows: int | None = None  # how many those are: 0 is exact, else an estimate; None: unknown
+    notes: tuple[str, ...] = ()  # what else a person should know before saying yes
+
+    @property
+    def old(self) -> Watermark | None:
+        return self.before.watermark
+
+    @property
+    def new(self) -> Watermark | None:
+        return self.after.watermark if self.after else None
+
+    @property
+    def where(self) -> str:
+        return f"{self.before.pipeline}.{self.before.table}"
+
+    @property
+    def leaves(self) -> bool:
+        """Whether the stored position goes away: it is forgotten, or goes on under another name."""
+        return self.after is None or self.action == "rename"
+
+    def to_json(self) -> dict[str, Any]:
+        after = self.after or self.before
+        return {
+            "pipeline": after.pipeline,
+            "table": after.table,
+            "stage": after.stage,
+            "action": self.action,
+            "old": self.old.text if self.old else None,
+            "new": self.new.text if self.new else None,
+            "effect": self.effect or None,
+            "rows": self.rows,
+            "epoch": after.epoch,
+            "notes": list(self.notes),
+        }
+
+
+def apply(project: Project, changes: Sequence[Change], *, why: str, who: str = "") -> list[Position]:
+    """Write the changes as they were shown, with their history, all in one write; returns the positions as stored.
+
+    Every lease is taken and given back in that write: a run that planned before it cannot start after it. LeaseError
+    if anything moved since the changes were made; nothing is written then.
+    """
+    books = project.books
+    who = who or _who()
+    records: list[Record] = []
+    for change in changes:
+        after = change.after or replace(change.before, watermark=None)
+        if change.after is not None:
+            records.append(position_record(replace(after, updated_at=books.now())))
+        taken = replace(books.take(change.lease, ""), expires_at="")
+        records += [taken.record(), books.changed(change.before, after, change.action, who, why)]
+    try:
+        stored = books.state.put(records)
+        leases = {record.key: record for record in stored if record.kind == "lease"}
+        for change in changes:
+            if change.leaves:
+                gone = change.before
+                books.state.delete([position_record(gone), leases[gone.pipeline, gone.table]])
+    except ConflictError as error:
+        raise LeaseError(
+            "a run or another person moved it since it was shown",
+            where=changes[0].where,
+            remedy="Give the command again: it shows what is there now.",
+        ) from error
+    return [record_position(record) for record in stored if record.kind == "position"]
+
+
+def _who() -> str:
+    caller = Caller.here("cli")
+    return f"{caller.user}@{caller.host}"
