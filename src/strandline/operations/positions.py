@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 from strandline.core.batch import Applied, Receipt
@@ -15,8 +14,6 @@ from strandline.operations.change import Change
 from strandline.operations.resting import Resting, at_rest, configured, free_lease, kind_of, settled, stored
 from strandline.pipeline import SYNC, Pipeline
 from strandline.project import Project
-
-_OFFSET = re.compile(r"\d ?(?:Z|[+-]\d{2}(?::?\d{2})?)")
 
 
 def set_watermark(
@@ -219,12 +216,7 @@ def _typed(table: Table, horizon: Horizon, text: str, said: Kind | None) -> Wate
     if said is not None and said is not kind and not (said is Kind.TIMESTAMP and timely):
         flag = "--version" if kind is Kind.VERSION else "--timestamp" if timely else "--value"
         raise WindowError(f"the cursor is a {kind}, not a {said}", remedy=f"Use {flag}")
-    if kind is Kind.TIMESTAMP and cursor and cursor.zone and _OFFSET.search(text.strip(), pos=9):
-        raise WindowError(
-            f'"{text}" names an offset, but the cursor column holds times of {cursor.zone} without one',
-            remedy=f"Write the time as clocks in {cursor.zone} show it.",
-        )
-    new = Watermark.parse(kind, text)
+    new = Watermark.parse(kind, text, cursor.zone if cursor else None)
     return new.floor(cursor.precision) if cursor else new
 
 

@@ -131,15 +131,18 @@ def _last_run(project: Project, pipeline: str) -> Record | None:
 
 def _table(record: Record, lease: Lease | None, now: datetime) -> TableStatus:
     error = ""
+    pipeline, table, stage = record.key
     try:
         position = record_position(record)
     except StateError as caught:
-        position, error = Position(*record.key), caught.message
+        position, error = Position(pipeline, table, stage), caught.message
     plan = position.plan
     running = lease.holder if lease and lease.held(now) else ""
     totals = position.totals
     return TableStatus(
-        *record.key,
+        pipeline,
+        table,
+        stage,
         status="UNREADABLE" if error else position.status.value,
         watermark=position.watermark,
         last_value=position.last_value,
@@ -147,7 +150,7 @@ def _table(record: Record, lease: Lease | None, now: datetime) -> TableStatus:
         batch=position.batch.number if position.batch else 0,
         epoch=position.epoch,
         rows=totals.rows_inserted + totals.rows_updated + totals.rows_deleted,
-        plan=plan and OpenPlan(plan.run_id, plan.done, len(plan.slices), run_age(plan.run_id, now)),
+        plan=OpenPlan(plan.run_id, plan.done, len(plan.slices), run_age(plan.run_id, now)) if plan else None,
         running=running,
         error=error or position.error,
         updated_at=position.updated_at,
