@@ -11,6 +11,7 @@ from strandline.config import PipelineSpec, TableSpec
 from strandline.core.errors import ConfigError, StrandlineError
 from strandline.core.protocols import Sink, Source, Spark
 from strandline.core.table import Table, TableInfo
+from strandline.core.watermark import Cursor, Kind
 from strandline.sinks import open_sink
 from strandline.sources import open_source
 
@@ -120,7 +121,7 @@ def unresolved(pipeline: str, spec: TableSpec) -> Table:
         spec.target or spec.name,
         SYNC,
         spec.mode,
-        None,
+        None if spec.cursor is None else Cursor(spec.cursor, Kind.TIMESTAMP),  # typed by the source
         key=spec.key,
         select=spec.columns or (),
         query=spec.query,

@@ -22,6 +22,8 @@ Every error says what happened and to which pipeline and table; `remedy` says wh
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class StrandlineError(Exception):
     """Root of everything Strandline raises on purpose."""
@@ -36,7 +38,7 @@ class StrandlineError(Exception):
         self.remedy = remedy
         self.docs = docs
 
-    def at(self, where: str) -> StrandlineError:
+    def at(self, where: str) -> Self:
         """Name the pipeline and table, unless somebody nearer already did."""
         self.where = self.where or where
         return self

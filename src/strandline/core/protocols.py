@@ -28,9 +28,12 @@ class Changes(Protocol):
 
     operation: str | None
     """Name of the column that says "upsert" or "delete" per row; None: every row is an upsert."""
-    unique: bool
-    """The source promises at most one row per key. Otherwise the sink keeps the last one by `order`, or refuses
-    where there is no order."""
+
+    @property
+    def unique(self) -> bool:
+        """The source promises at most one row per key. Otherwise the sink keeps the last one by `order`, or refuses
+        where there is no order."""
+
     order: tuple[str, ...]
     """Columns that order several changes of one key; empty: there is no order."""
     query: str | None
@@ -41,6 +44,9 @@ class Changes(Protocol):
     def frame(self, spark: SparkSession) -> DataFrame:
         """The rows as a lazy DataFrame on this session, transformed as the table asks. Nothing is read yet."""
 
+    def translate(self, error: Exception) -> StrandlineError | None:
+        """What a failure of the sink's action means if the source caused it (frames are lazy); None: it did not."""
+
 
 class Source(Protocol):
     """Where changes come from: it says how far it is safe to read, and gives a window of changes."""
@@ -48,11 +54,14 @@ class Source(Protocol):
     def identity(self) -> str:
         """Which server and database this is, whatever its address (`system_identifier`, `server_uuid`)."""
 
-    def tables(self, patterns: Sequence[str], queries: Mapping[str, str]) -> dict[str, TableInfo]:
+    warnings: list[tuple[str, str]]
+    """What `resolve` found worth saying, as (`table.name`, message): a cursor without an index, for one."""
+
+    def tables(self, patterns: Sequence[str], queries: Mapping[str, str]) -> dict[str, TableInfo | StrandlineError]:
         """Every table and view that a name or glob matches, and every named query, in one or a few round trips.
 
-        A plain name that does not exist raises SourceError with the nearest names; a glob may match nothing. The dict's
-        keys are `schema.table` (or the query's name).
+        The keys are the plain names and query names as given; what a glob matches is spelled as the glob is, with a
+        schema or without. A name that does not exist gets a SourceError with the nearest names; a glob may match none.
         """
 
     def resolve(self, table: Table, info: TableInfo, zone: str | None) -> Table:
@@ -61,13 +70,15 @@ class Source(Protocol):
     def horizons(self, tables: Sequence[Table]) -> dict[str, Horizon | StrandlineError]:
         """ONE barrier for all tables, by `table.name`: nothing that could still commit below `high` is in flight.
 
+        A table that has no safe bound gets its SourceError; the others are not disturbed.
+
         Whoever reads the window afterwards does so on a connection opened after this returned.
         """
 
     def pending(self, windows: Mapping[str, tuple[Table, Window]]) -> dict[str, int | StrandlineError | None]:
         """Rows waiting in each window, in batched statements. 0 is exact; another figure is an estimate, None unknown.
 
-        Raises SourceError for NULL cursors under `nulls: refuse`; under `include` they count as waiting.
+        A table with NULL cursors under `nulls: refuse` gets a SourceError; under `include` they count as waiting.
         """
 
     def slices(self, table: Table, window: Window, rows: int | None, limit: int | None) -> tuple[Slice, ...]:

@@ -22,6 +22,7 @@ class Column:
     name: str
     type: str  # the source's own words, e.g. "numeric(38,10)"
     nullable: bool = True
+    cast: str = ""  # the type the config asks the database to cast it to; `type` is then that type
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class TableInfo:
     unique: tuple[tuple[str, ...], ...] = ()  # every column set that the database keeps unique and not null
     indexed: tuple[str, ...] = ()  # columns that lead an index
     estimated_rows: int | None = None
+    kind: str = "table"  # "table", "view", "materialized view", "foreign table" or "query"
 
     def column(self, name: str) -> Column | None:
         return next((column for column in self.columns if column.name == name), None)

@@ -1,0 +1,93 @@
+"""What differs between databases in SQL text: quoting, literals, and how each type is read exactly.
+
+Owns text only: nothing here talks to a server. Predicates are rendered once, for planning and for Spark alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from strandline.core.table import Column, Table
+from strandline.core.watermark import Cursor, Watermark
+from strandline.core.window import KeyRange, Slice, Window
+
+
+@dataclass(frozen=True)
+class Carried:
+    """How a column is read: an SQL expression, and the Spark type its value has exactly."""
+
+    expression: str
+    spark: str
+
+
+class Dialect(Protocol):
+    name: str
+
+    def quote(self, identifier: str) -> str:
+        """Any identifier, made safe."""
+
+    def string(self, text: str) -> str:
+        """A string literal."""
+
+    def literal(self, cursor: Cursor, value: Watermark) -> str:
+        """A cursor value in full precision, in the database's own terms."""
+
+    def text(self, cursor: Cursor, expression: str) -> str:
+        """SQL that renders a cursor value as a watermark's canonical text."""
+
+    def relation(self, table: Table) -> str:
+        """What follows FROM, with the alias `t`."""
+
+    def cursor(self, column: Column) -> Cursor | None:
+        """The column as a cursor; None: its type cannot be one. Zone-less cursors come with zone ''."""
+
+    def carry(self, column: Column) -> Carried:
+        """How to read the column; SourceError if no Spark type holds it exactly."""
+
+    def deleted(self, column: Column) -> str:
+        """SQL that is true for a row this soft-delete column marks as deleted."""
+
+    def whole(self, column: Column) -> bool:
+        """Whether the column holds whole numbers that key ranges can be cut by."""
+
+
+def column_of(dialect: Dialect, name: str) -> str:
+    return f"t.{dialect.quote(name)}"
+
+
+def within(dialect: Dialect, table: Table, low: Watermark | None, high: Watermark, nulls: bool = False) -> list[str]:
+    """Conditions, to be joined by AND, for `[low, high)` of the cursor and the table's own filter."""
+    conditions = [f"({table.where}\n)"] if table.where else []
+    if table.cursor is None:
+        return conditions
+    column = column_of(dialect, table.cursor.column)
+    bounds = [f"{column} < {dialect.literal(table.cursor, high)}"]
+    if low is not None:
+        bounds.insert(0, f"{column} >= {dialect.literal(table.cursor, low)}")
+    inside = " AND ".join(bounds)
+    return [*conditions, f"({inside} OR {column} IS NULL)" if nulls else inside]
+
+
+def in_window(dialect: Dialect, table: Table, window: Window, nulls: bool = False) -> str:
+    return " AND ".join(within(dialect, table, window.low, window.high, nulls)) or "1 = 1"
+
+
+def in_slice(dialect: Dialect, table: Table, slice: Slice) -> str:
+    """Everything a slice reads: its window from the read bound on, its key range, its NULL cursors."""
+    conditions = within(dialect, table, slice.low, slice.window.high, slice.nulls)
+    if slice.keys:
+        conditions.append(in_keys(dialect, slice.keys))
+    return " AND ".join(conditions) or "1 = 1"
+
+
+def in_keys(dialect: Dialect, keys: KeyRange) -> str:
+    column = column_of(dialect, keys.column)
+    bounds = [f"{column} >= {keys.low}"] if keys.low is not None else []
+    bounds += [f"{column} < {keys.high}"] if keys.high is not None else []
+    return " AND ".join(bounds) or "1 = 1"
+
+
+def integer(value: Watermark) -> str:
+    """Digits as they are; a sign in parentheses, so that it binds as part of the number."""
+    return f"({value.text})" if value.text.startswith("-") else value.text

@@ -1,0 +1,148 @@
+"""Reading a slice through Spark's JDBC: one lazy frame, parallel readers, every predicate and type spelled by us.
+
+Owns what Spark is told. Rows come from `SELECT … AS c0, … AS c1 FROM relation` so that no identifier of the user's
+passes through Spark's quoting. The slice's condition stands inside; Spark adds one reader's tile around it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from strandline.core.errors import ConfigError, SourceError, StrandlineError
+from strandline.core.table import Table
+from strandline.core.window import Slice
+from strandline.sources.dialect import Carried, Dialect, in_slice
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OPERATION = "_strandline_operation"
+"""The column of a soft-deleting table that says what became of a row."""
+
+Transform = Callable[["DataFrame"], "DataFrame"]
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How Spark reaches the database. User and password travel as properties, never in the URL."""
+
+    url: str
+    properties: Mapping[str, str] = field(repr=False)
+    translate: Callable[[str], StrandlineError | None]  # the driver's error, from the text of Spark's
+    rows_per_reader: int = 100_000  # below this a second connection costs more than it brings
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Conditions on one column, called `p`, that cut a slice for parallel readers; without a column, one reader."""
+
+    column: str | None = None
+    conditions: tuple[str, ...] = ("1 = 1",)
+    steady: bool = True  # no row can move from one tile to another while they are read
+
+    @classmethod
+    def cut(cls, column: str, at: Sequence[str], *, steady: bool) -> Tiles:
+        """Half-open, open-ended, and the first also takes NULLs: every row falls in exactly one."""
+        if not at:
+            return cls()
+        middle = [f"p >= {low} AND p < {high}" for low, high in pairwise(at)]
+        return cls(column, (f"p < {at[0]} OR p IS NULL", *middle, f"p >= {at[-1]}"), steady)
+
+
+class JdbcChanges:
+    """A slice's rows, read when a sink runs its action: on connections that are newer than the horizon."""
+
+    query: str | None = None
+    files: Sequence[str] | None = None
+
+    def __init__(
+        self,
+        reader: Reader,
+        dialect: Dialect,
+        table: Table,
+        slice: Slice,
+        tiles: Callable[[], Tiles],
+    ) -> None:
+        self.reader = reader
+        self.dialect = dialect
+        self.table = table
+        self.slice = slice
+        self._cut = tiles
+        self.operation: str | None = OPERATION if table.deleted else None
+        names = {column.name for column in table.columns}
+        self.order: tuple[str, ...] = (table.cursor.column,) if table.cursor and table.cursor.column in names else ()
+
+    @cached_property
+    def _tiles(self) -> Tiles:
+        return self._cut()
+
+    @property
+    def unique(self) -> bool:
+        return self.table.key_enforced and self.table.transform is None and self._tiles.steady
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        from pyspark.sql import functions
+
+        transform = None if self.table.transform is None else load_transform(self.table.transform)
+        names = [column.name for column in self.table.columns]
+        carried = [self.dialect.carry(column) for column in self.table.columns]
+        if self.table.deleted:
+            column = next(column for column in self.table.columns if column.name == self.table.deleted)
+            verdict = f"CASE WHEN {self.dialect.deleted(column)} THEN 'delete' ELSE 'upsert' END"
+            names, carried = [*names, OPERATION], [*carried, Carried(verdict, "STRING")]
+        read = spark.read.jdbc(
+            self.reader.url,
+            self._relation(carried),
+            predicates=list(self._tiles.conditions),
+            properties={**self.reader.properties, "customSchema": _schema(carried)},
+        )
+        frame = read.select([functions.col(f"c{at}").alias(name, metadata={}) for at, name in enumerate(names)])
+        return frame if transform is None else self._transformed(frame, transform)
+
+    def _relation(self, carried: Sequence[Carried]) -> str:
+        select = [f"{each.expression} AS c{at}" for at, each in enumerate(carried)]
+        if self._tiles.column:
+            select.append(f"{self._tiles.column} AS p")
+        condition = in_slice(self.dialect, self.table, self.slice)
+        return f"(SELECT {', '.join(select)} FROM {self.dialect.relation(self.table)} WHERE {condition}\n) strandline"
+
+    def _transformed(self, frame: DataFrame, transform: Transform) -> DataFrame:
+        where, name = self.table.where_text, self.table.transform
+        try:
+            result = transform(frame)
+        except Exception as error:
+            raise SourceError(f"transform {name} failed: {error}", where=where) from error
+        needed = [*self.table.key, *([self.operation] if self.operation else [])]
+        lost = [column for column in needed if column not in getattr(result, "columns", ())]
+        if lost:
+            remedy = f"Return a DataFrame that keeps {', '.join(needed)}"
+            raise SourceError(f"transform {name} lost {', '.join(lost)}", where=where, remedy=remedy)
+        return result
+
+    def translate(self, error: Exception) -> StrandlineError | None:
+        found = self.reader.translate(str(error))
+        return None if found is None else found.at(self.table.where_text)
+
+
+def _schema(carried: Sequence[Carried]) -> str:
+    return ", ".join(f"c{at} {each.spark}" for at, each in enumerate(carried))
+
+
+def load_transform(name: str) -> Transform:
+    """`module:function`, imported as Python would from the project's folder."""
+    module, colon, function = name.partition(":")
+    if not colon or not module or not function:
+        raise ConfigError(f'transform "{name}" is not module:function')
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"transform {name} cannot be loaded: {error}") from error
+    if not callable(found):
+        raise ConfigError(f"transform {name} is not a function")
+    transform: Transform = found
+    return transform

@@ -1,0 +1,113 @@
+"""PostgreSQL as a source: its clock, sequences and estimates, with the catalog, the barrier and the sessions beside it.
+
+Planning runs over psycopg; data moves through Spark's JDBC only.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import cached_property
+
+from strandline.core.errors import SourceError, StrandlineError
+from strandline.core.position import Holder, Horizon
+from strandline.core.table import Table, TableInfo
+from strandline.core.watermark import Kind, Watermark
+from strandline.endpoint import Endpoint
+from strandline.sources.database import DatabaseSource
+from strandline.sources.dialect import column_of
+from strandline.sources.postgres_barrier import drain
+from strandline.sources.postgres_catalog import Catalog, describe, described
+from strandline.sources.postgres_dialect import PostgresDialect
+from strandline.sources.postgres_sequence import sequences
+from strandline.sources.postgres_session import PostgresSession, reader
+from strandline.sources.resolve import Server
+
+_UTC = "to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US')"
+
+
+class PostgresSource(DatabaseSource):
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        *,
+        guard: timedelta,
+        barrier: str | None = None,
+        readers: int | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        max_wait: timedelta = timedelta(seconds=10),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.planner = PostgresSession(endpoint)
+        self.sleep = sleep
+        self.max_wait = max_wait
+        self.ticks = clock
+        super().__init__(
+            self.planner, PostgresDialect(), reader(endpoint), guard=guard, barrier=barrier, readers=readers
+        )
+
+    @cached_property
+    def _server(self) -> Server:
+        zone = f"SELECT reset_val, {_UTC} FROM pg_settings WHERE name = 'TimeZone'"
+        return Server(*self.planner.rows(zone)[0])
+
+    def server(self) -> Server:
+        return self._server
+
+    def identity(self) -> str:
+        system, database = self.planner.rows("SELECT system_identifier, current_database() FROM pg_control_system()")[0]
+        return f"postgresql:{system}/{database}"
+
+    def tables(self, patterns: Sequence[str], queries: Mapping[str, str]) -> dict[str, TableInfo | StrandlineError]:
+        found = Catalog(self.planner).find(patterns) if patterns else {}
+        return {**found, **described(self.planner, queries)}
+
+    def cast_type(self, cast: str) -> str:
+        return describe(self.planner, f"SELECT CAST(NULL AS {cast})")[0].type
+
+    def clock(self) -> str:
+        standby, at = self.planner.rows(f"SELECT pg_is_in_recovery(), {_UTC}")[0]
+        if standby and self.barrier is None:
+            raise SourceError(
+                "the source is a standby: what is in flight on its primary cannot be seen from here",
+                why="A transaction that commits late on the primary would be lost.",
+                remedy="Read from the primary, or accept re-reading instead of a barrier:   barrier: lookback 10m",
+                docs="docs/cursors.md#standby",
+            )
+        return str(at)
+
+    def drain(self) -> Holder | None:
+        return drain(self.planner, self.sleep, self.max_wait, self.ticks)
+
+    def estimate(self, table: Table, condition: str) -> int | None:
+        relation = self.dialect.relation(table)
+        plan = self.planner.rows(f"EXPLAIN (FORMAT JSON) SELECT 1 FROM {relation} WHERE {condition}")[0][0]
+        document = json.loads(plan) if isinstance(plan, str) else plan
+        return int(document[0]["Plan"]["Plan Rows"])
+
+    def tops(self, tables: Sequence[Table]) -> dict[str, Horizon | StrandlineError]:
+        """min(max(id), last id the sequence gave out) + 1: one explicit huge id drags nothing past ids to come."""
+        given = sequences(self.planner, [table for table in tables if table.lookback is None])
+        found: dict[str, Horizon | StrandlineError] = {
+            name: answer for name, answer in given.items() if isinstance(answer, SourceError)
+        }
+        asked = {table.name: table for table in tables if table.name not in found}
+
+        def top(table: Table) -> str:
+            column = column_of(self.dialect, table.cursor.column if table.cursor else "")
+            highest = f"(SELECT max({column}) FROM {self.dialect.relation(table)})::text"
+            return f"{highest}, ({given[table.name]})::text" if table.lookback is None else f"{highest}, NULL"
+
+        for name, answer in self.each(list(asked.values()), lambda table: table.name, top):
+            if isinstance(answer, SourceError):
+                found[name] = answer.at(asked[name].where_text)
+            elif answer[0] is None:
+                found[name] = Horizon(None, note="the table is empty")
+            else:
+                high = min(int(value) for value in answer if value is not None) + 1
+                unordered = asked[name].lookback is not None
+                note = "ids may come late: lookback re-reads them" if unordered else ""
+                found[name] = Horizon(Watermark(Kind.INTEGER, str(high)), proven=not unordered, note=note)
+        return found

@@ -1,0 +1,190 @@
+"""Connections to PostgreSQL: psycopg for planning, JDBC settings for Spark, and what their errors mean.
+
+Owns addresses, TLS, session settings and error texts. Passwords leave it only towards the drivers.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from strandline.core.errors import ConfigError, ConnectError, SetupError, SourceError, StrandlineError, TransientError
+from strandline.endpoint import Endpoint
+from strandline.sources.jdbc import Reader
+from strandline.sources.names import nearest
+from strandline.sources.postgres_dialect import REFUSED
+
+if TYPE_CHECKING:
+    import psycopg
+
+READER = "strandline reader"
+"""Application name of sessions that only ever read; the barrier leaves them out."""
+_TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword")
+_OPTIONS = (*_TLS, "connect_timeout", "schema")
+_SETTINGS = (
+    "SET TIME ZONE 'UTC'; SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres'; SET extra_float_digits = 3"
+)
+_LOST = ("08", "57P", "53", "40", "55P03")  # connection, shutdown, resources, rollback, lock: worth another try
+_JDBC_ERROR = re.compile(r"org\.postgresql\.util\.PSQLException: (?:ERROR: |FATAL: )?(.*)")
+_JDBC_LOST = re.compile(
+    r"connection attempt failed|I/O error|Connection (?:to .*)?refused|terminating connection|has been closed"
+    r"|recovery|shutting down|starting up|too many (?:clients|connections)|deadlock|could not serialize"
+    r"|unexpectedly|connection reset|SocketTimeout|conflict with recovery",
+    re.IGNORECASE,
+)
+
+
+class PostgresSession:
+    """The planning connection, opened when first used and again after it was lost; threads take turns."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        unknown = next((option for option in endpoint.options if option not in _OPTIONS), None)
+        if unknown is not None:
+            raise ConfigError(f'{endpoint}: unknown option "{unknown}"', remedy=nearest(unknown, _OPTIONS))
+        self.endpoint = endpoint
+        self._lock = threading.Lock()
+        self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        with self._lock, self._errors():
+            return self._open().execute(sql.encode()).fetchall()
+
+    def describe(self, sql: str) -> list[tuple[str, int, int]]:
+        """Name, type oid and type modifier of each column a statement yields."""
+        with self._lock, self._errors():
+            result = self._open().execute(sql.encode()).pgresult
+            if result is None:
+                raise SourceError("the statement yields no rows")
+            fields = range(result.nfields)
+            return [((result.fname(at) or b"").decode(), result.ftype(at), result.fmod(at)) for at in fields]
+
+    def close(self) -> None:
+        with self._lock:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _open(self) -> psycopg.Connection[tuple[Any, ...]]:
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self.endpoint)
+        return self._connection
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            import psycopg
+        except ImportError:
+            raise SetupError(
+                "PostgreSQL needs the package psycopg", remedy="pip install 'strandline[postgres]'"
+            ) from None
+        try:
+            yield
+        except psycopg.Error as error:
+            state = error.sqlstate or ""
+            text = _first_line(str(error))
+            if self._connection is None or self._connection.closed or state.startswith(_LOST):
+                raise TransientError(f"{self.endpoint}: {text}") from error
+            raise _fault(text) from error
+
+
+def connect(endpoint: Endpoint) -> psycopg.Connection[tuple[Any, ...]]:
+    import psycopg
+
+    tls: dict[str, Any] = {name: endpoint.options[name] for name in _TLS if name in endpoint.options}
+    try:
+        connection = psycopg.connect(
+            host=endpoint.host or "localhost",
+            port=endpoint.port or 5432,
+            dbname=endpoint.path or endpoint.user,
+            user=endpoint.user or None,
+            password=endpoint.password or None,
+            application_name=READER,
+            connect_timeout=int(endpoint.options.get("connect_timeout", "10")),
+            autocommit=True,
+            prepare_threshold=None,
+            **tls,
+        )
+    except psycopg.Error as error:
+        raise _refused(endpoint, str(error)) from None
+    connection.execute((_SETTINGS + "; SET default_transaction_read_only = on").encode())
+    if schema := endpoint.options.get("schema"):
+        connection.execute(psycopg.sql.SQL("SET search_path = {}").format(psycopg.sql.Identifier(schema)))
+    return connection
+
+
+def reader(endpoint: Endpoint) -> Reader:
+    """What Spark is told: read-only sessions in UTC, rows in portions, the binary protocol from the first row."""
+    host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host or "localhost"
+    properties = {
+        "driver": "org.postgresql.Driver",
+        "user": endpoint.user,
+        "password": endpoint.password,
+        "ApplicationName": READER,
+        "readOnly": "true",
+        "fetchsize": "10000",
+        "prepareThreshold": "-1",
+        "preferTimestampNTZ": "true",
+        "sessionInitStatement": _SETTINGS,
+        "pushDownPredicate": "false",
+        "pushDownAggregate": "false",
+        "pushDownLimit": "false",
+        **{name: endpoint.options[name] for name in _TLS if name in endpoint.options},
+    }
+    if schema := endpoint.options.get("schema"):
+        properties["currentSchema"] = '"' + schema.replace('"', '""') + '"'
+    url = f"jdbc:postgresql://{host}:{endpoint.port or 5432}/{endpoint.path or endpoint.user}"
+    return Reader(url, {name: value for name, value in properties.items() if value}, translate)
+
+
+def translate(text: str) -> StrandlineError | None:
+    """What the driver said, from the text of Spark's error; None: the driver said nothing."""
+    found = _JDBC_ERROR.search(text)
+    if found is None:
+        return None
+    said = found[1].strip()
+    if _JDBC_LOST.search(said):
+        return TransientError(f"the source's connection failed: {said}")
+    return _fault(said)
+
+
+def _fault(said: str) -> SourceError:
+    if (at := said.find(REFUSED)) >= 0:
+        return SourceError(
+            said[at:].rstrip('"'),
+            why="No Spark value equals it, so it would be changed silently.",
+            remedy="Correct the value, leave it out by where, or read the column as text under columns:   - name: text",
+            docs="docs/types.md#times",
+        )
+    if "BigDecimal" in said:
+        return SourceError(
+            f"a numeric column holds a value that is no number: {said}",
+            remedy="Correct the value, leave it out by where, or read the column as text under columns:   - name: text",
+            docs="docs/types.md#numbers",
+        )
+    remedy = ""
+    if "permission denied" in said:
+        remedy = "GRANT SELECT on it to the source's user"
+    elif "does not exist" in said:
+        remedy = "It was there when the run was planned, or never: check the table, its columns and `where`"
+    return SourceError(said, remedy=remedy)
+
+
+def _refused(endpoint: Endpoint, said: str) -> ConnectError:
+    said = said.replace(endpoint.password, "…") if endpoint.password else said
+    text = _first_line(said)
+    remedy = "Check that the server runs and that host and port are right"
+    if "password authentication failed" in said or "no password supplied" in said:
+        text, remedy = f'login as "{endpoint.user}" was refused', "Check user and password of the source"
+    elif "does not exist" in said:
+        text = text[text.find("FATAL") + 6 :].strip() if "FATAL" in text else text
+        remedy = "Check the name at the end of the source's URL"
+    elif "pg_hba.conf" in said or "SSL" in said:
+        remedy = "Check the server's pg_hba.conf and the source's sslmode"
+    return ConnectError(f"{endpoint}: {text}", remedy=remedy)
+
+
+def _first_line(text: str) -> str:
+    return next((line.strip() for line in text.splitlines() if line.strip()), "no reason given")
