@@ -52,7 +52,9 @@ class Pipeline:
     def source(self) -> Source:
         if self._source is None:
             spec = self.spec
-            self._source = open_source(spec.source, guard=spec.guard, barrier=spec.barrier, readers=spec.readers)
+            self._source = open_source(
+                spec.source, guard=spec.guard, barrier="lookback" if spec.barrier else None, readers=spec.readers
+            )
         return self._source
 
     @property

@@ -119,9 +119,13 @@ def _decimal(column: Column) -> str:
 
 
 def _dated(column: Column, value: str, kind: str) -> str:
-    """The cast of a text that is no time raises, and the driver's error carries the text."""
+    """The cast of a text that is no time raises, and the driver's error carries the text.
+
+    Outside years 1 to 9999, infinity included, Spark has no value; ten days of 1582 do not exist in Java's calendar.
+    """
     refusal = _refusal(column, f"{value}::text")
-    return f"CASE WHEN {value} < '0001-01-01' OR {value} >= '10000-01-01' THEN ({refusal})::{kind} ELSE {value} END"
+    odd = f"{value} < '0001-01-01' OR {value} >= '10000-01-01' OR ({value} >= '1582-10-05' AND {value} < '1582-10-15')"
+    return f"CASE WHEN {odd} THEN ({refusal})::{kind} ELSE {value} END"
 
 
 def _flat(column: Column, value: str, element: str) -> str:
