@@ -4,13 +4,10 @@
 """
 
 from strandline.config.duration import format_duration, parse_duration
-from strandline.config.load import Claim, check_targets, load_config
+from strandline.config.load import check_targets, load_config
 from strandline.config.specs import Config, PipelineSpec, SparkSpec, TableSpec
-from strandline.config.values import Barrier
 
 __all__ = [
-    "Barrier",
-    "Claim",
     "Config",
     "PipelineSpec",
     "SparkSpec",

@@ -15,7 +15,7 @@ from strandline.config import values
 from strandline.config.reader import Place, Problems, Reader, find_file, normal
 from strandline.config.specs import Config, PipelineSpec, SparkSpec, TableSpec, keys
 from strandline.core.errors import ConfigError
-from strandline.core.table import Mode
+from strandline.core.table import Mode, Table
 from strandline.endpoint import Endpoint
 from strandline.secrets import Redactor
 
@@ -28,7 +28,7 @@ _PIPELINE_KEYS = keys(PipelineSpec)
 
 
 @dataclass(frozen=True)
-class Claim:
+class _Claim:
     """One table's wish to write to one target table."""
 
     table: str  # "pipeline.table"
@@ -69,22 +69,23 @@ def load_config(
     return Config(path=found, root=found.parent, redactor=redactor, pipelines=pipelines.specs, **given)
 
 
-def check_targets(claims: Iterable[Claim]) -> None:
-    """Raise ConfigError if two tables write to one target table and not all of them are `shared`."""
+def check_targets(pairs: Iterable[tuple[str, Table]]) -> None:
+    """Raise ConfigError if two tables write to one target and not all of them are `shared`; for use after globs."""
+    claims = [_Claim(table.where_text, target, table.shared) for target, table in pairs]
     texts = [_conflict_text(first, second) for first, second in _conflicts(claims)]
     if texts:
         raise ConfigError("\n".join(texts), docs="docs/configuration.md")
 
 
-def _conflicts(claims: Iterable[Claim]) -> Iterator[tuple[Claim, Claim]]:
-    owners: dict[str, Claim] = {}
+def _conflicts(claims: Iterable[_Claim]) -> Iterator[tuple[_Claim, _Claim]]:
+    owners: dict[str, _Claim] = {}
     for claim in claims:
         first = owners.setdefault(claim.target, claim)
         if first is not claim and not (first.shared and claim.shared):
             yield first, claim
 
 
-def _conflict_text(first: Claim, second: Claim) -> str:
+def _conflict_text(first: _Claim, second: _Claim) -> str:
     there = f" ({first.place})" if first.place else ""
     return (
         f"{second.table} and {first.table}{there} both write to {second.target}; "
@@ -130,7 +131,7 @@ class _Pipelines:
 
     def __init__(self) -> None:
         self.specs: dict[str, PipelineSpec] = {}
-        self.claims: list[Claim] = []
+        self.claims: list[_Claim] = []
         self._places: dict[str, Place] = {}
 
     def read(self, reader: Reader, node: Node) -> None:
@@ -168,13 +169,15 @@ class _Pipelines:
         if redshift is not None and "stage" not in written:
             reader.problem(key_node, f'{where}: redshift loads from a stage; add "stage: s3://…"')
         defaults = _defaults(reader, given.pop("defaults", None), f"{where}.defaults")
+        if "barrier" in given:
+            defaults.setdefault("lookback", values.parse_span(given["barrier"].removeprefix("lookback ")))
         found = _tables(reader, given.pop("tables", None), defaults, f"{where}.tables")
         if len(reader.problems.found) > before:
             return
         tables = tuple(table for table, _ in found)
         self.specs[name] = PipelineSpec(name=name, **{**given, "targets": targets, "tables": tables})
         self.claims += [
-            Claim(f"{name}.{table.name}", f"{target}/{table.target or table.name}", table.shared, reader.place(line))
+            _Claim(f"{name}.{table.name}", f"{target}/{table.target or table.name}", table.shared, reader.place(line))
             for table, line in found
             if not table.glob
             for target in targets.values()

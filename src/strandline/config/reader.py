@@ -241,8 +241,10 @@ def find_file(path: Path | None, environ: Mapping[str, str]) -> Path:
         path = Path(environ["STRANDLINE_CONFIG"])
         remedy = "STRANDLINE_CONFIG names this file: correct it, or make the file with: strandline init"
     if path is not None:
-        if not path.exists():
-            raise ConfigError(f"{path}: there is no such file", remedy=remedy)
+        try:
+            path.stat()
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}", remedy=remedy) from None
         return normal(path.absolute())
     here = Path.cwd()
     for folder in (here, *here.parents):

@@ -64,7 +64,7 @@ class PipelineSpec:
     parallel: Annotated[int, Key(v.whole(1), "How many tables run side by side.")] = 2
     readers: Annotated[int | None, Key(v.whole(1), "Connections that read one slice. Default: by its size.")] = None
     guard: Annotated[timedelta, Key(v.duration, "How far windows stay below the barrier.")] = timedelta(seconds=5)
-    barrier: Annotated[v.Barrier | None, Key(v.barrier, "`lookback 10m` where no barrier can be had.")] = None
+    barrier: Annotated[str | None, Key(v.barrier, "`lookback 10m`: no barrier, each table re-reads that much.")] = None
     via: Annotated[str, Key(v.choice("spark", "server"), "`server` moves rows inside one database.")] = "spark"
     freshness: Annotated[Any, Key(v.anything, "Lateness: `{warn_after: {count: 10, period: minute}}`.")] = None
     verify: Annotated[Any, Key(v.anything, "When to verify: `every 1d`, `every 1d repair`.")] = None
@@ -79,7 +79,7 @@ class PipelineSpec:
 @dataclass(frozen=True, kw_only=True)
 class SparkSpec:
     master: Annotated[str | None, Key(v.text, "The cluster to run on. Default: this machine.")] = None
-    remote: Annotated[str | None, Key(v.text, "A Spark Connect server to use: `sc://host:15002`.")] = None
+    remote: Annotated[str | None, Key(v.connect, "A Spark Connect server to use: `sc://host:15002`.")] = None
     warm: Annotated[timedelta | None, Key(v.duration, "Keeps a local Spark until idle for this long.")] = None
     conf: Annotated[Mapping[str, str], Key(v.settings, "Spark settings; they win over ours.")] = field(
         default_factory=dict, hash=False

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -24,13 +23,6 @@ _MAX_DEPTH = 20
 _TEXT = {"type": ["string", "number", "boolean"]}
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 _WHOLE = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": r"^(-?[0-9]+|.*\$\{.*)$"}]}
-
-
-@dataclass(frozen=True)
-class Barrier:
-    """What stands in for a commit barrier where the user says so: re-read this much (`barrier: lookback 10m`)."""
-
-    lookback: timedelta | int
 
 
 def _text(reader: Reader, node: Node, where: str) -> str:
@@ -84,7 +76,8 @@ duration = Type(
 )
 
 
-def _span(word: str) -> timedelta | int:
+def parse_span(word: str) -> timedelta | int:
+    """A duration, or units of an integer cursor."""
     number = _integer(word)
     if number is None:
         return parse_duration(word)
@@ -93,14 +86,15 @@ def _span(word: str) -> timedelta | int:
     return number
 
 
-span = Type(lambda reader, node, _where: _span(reader.text(node)), {"type": ["string", "integer"]})
+span = Type(lambda reader, node, _where: parse_span(reader.text(node)), {"type": ["string", "integer"]})
 
 
-def _barrier(reader: Reader, node: Node, _where: str) -> Barrier:
+def _barrier(reader: Reader, node: Node, _where: str) -> str:
     word, _, amount = reader.text(node).partition(" ")
     if word != "lookback" or not amount:
         raise ConfigError(f'"{reader.text(node)}" is not understood; write: lookback 10m')
-    return Barrier(_span(amount.strip()))
+    parse_span(amount)
+    return f"lookback {amount}"
 
 
 barrier = Type(_barrier, {"type": "string", "pattern": r"^lookback |\$\{"})
@@ -189,6 +183,18 @@ def _settings(reader: Reader, node: Node, where: str) -> dict[str, str]:
 
 
 settings = Type(_settings, {"type": "object", "additionalProperties": _TEXT})
+
+
+def _connect(reader: Reader, node: Node, _where: str) -> str:
+    address = reader.text(node)
+    if not address.startswith("sc://"):
+        raise ConfigError("should be the address of a Spark Connect server: sc://host:15002")
+    for secret in re.findall(r";token=([^;]+)", address):
+        reader.redactor.register(secret)
+    return address
+
+
+connect = Type(_connect, {"type": "string", "pattern": r"^sc://|\$\{"})
 
 
 def endpoint(role: str) -> Type:
