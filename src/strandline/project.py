@@ -140,7 +140,7 @@ class Project:
         troubled = any(outcome.status is Status.FAILED for outcome in outcomes.values())
         if work or troubled:
             run = hop.books.run_started(hop.run_id, hop.pipeline, caller, len(planned))
-            hop.books.close_abandoned(part.position.run_id for part in work if part.plan.reason is Reason.RESUMED)
+            hop.books.close_abandoned(part.position.run_id for part in work)
             self._record_stopped(hop, outcomes)
             outcomes |= self._run(hop, run, work)
             hop.books.prune(self.config.keep)
@@ -175,7 +175,7 @@ class Project:
             if part.error and part.plan.reason is Reason.STOPPED:
                 after = part.position.failed(self.config.redactor.redact(str(part.error)))
             elif part.plan.reason is Reason.NOTHING_NEW:
-                after = part.position.skipped(part.plan)
+                after = part.position.skipped(part.plan, part.measures)
             else:
                 continue
             if after != part.position:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields, replace
 
+from strandline.core.errors import WindowError
 from strandline.core.watermark import Kind, Watermark
 
 
@@ -51,15 +52,18 @@ class Batch:
 
     @classmethod
     def from_json(cls, text: str) -> Batch:
-        """Raises ValueError or KeyError on anything that `to_json` did not write."""
-        raw = json.loads(text)
-        kind = Kind(raw["kind"])
-        low, high, watermark = (
-            None if raw[name] is None else Watermark(kind, raw[name]) for name in ("low", "high", "watermark")
-        )
-        if high is None:
-            raise ValueError("batch without an end")
-        return cls(raw["store"], int(raw["epoch"]), int(raw["number"]), low, high, watermark, raw["attempt"])
+        """Raises ValueError on anything that `to_json` did not write."""
+        try:
+            raw = json.loads(text)
+            kind = Kind(raw["kind"])
+            low, high, watermark = (
+                None if raw[name] is None else Watermark(kind, raw[name]) for name in ("low", "high", "watermark")
+            )
+            if high is None:
+                raise ValueError("it has no end")
+            return cls(raw["store"], int(raw["epoch"]), int(raw["number"]), low, high, watermark, raw["attempt"])
+        except (ValueError, KeyError, TypeError, WindowError) as error:
+            raise ValueError(f"not a batch: {error}") from error
 
     def __str__(self) -> str:
         return f"batch {self.epoch}.{self.number}"

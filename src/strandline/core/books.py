@@ -11,7 +11,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -215,6 +215,16 @@ class Books:
             ) from error
         return replace(position, revision=stored[0].revision), replace(entry, revision=stored[1].revision)
 
+    def holds(self, pipeline: str, table: str) -> bool:
+        """As far as we know: a lease that was taken over is seen at the next renewal or commit."""
+        with self._lock:
+            return (pipeline, table) in self._leases
+
+    def forget(self, pipeline: str, table: str) -> None:
+        """Renew this lease no more: it expires by itself, unless somebody has it already."""
+        with self._lock:
+            self._leases.pop((pipeline, table), None)
+
     def release(self, pipeline: str, table: str) -> None:
         """Give the lease back; one that was taken over meanwhile is left alone."""
         with self._lock:
@@ -254,27 +264,43 @@ class Books:
             "ended_at": "",
             "error": "",
             "tables": tables,
+            "milliseconds": 0,
             **dict.fromkeys(COUNTS, 0),
         }
         return self.state.put([Record("run", (run_id,), fields)])[0]
 
     def run_ended(self, record: Record, status: Status, error: str) -> None:
-        """Close a run with the sums of its tables."""
+        """Close a run with the sums of its tables. Its own word is the last, whoever took it for dead meanwhile."""
+        at = self.state.now()
         parts = self.state.read("table_run", record.key)
         sums: dict[str, Value] = {name: sum(int(part.fields[name] or 0) for part in parts) for name in COUNTS}
-        fields = {**record.fields, **sums, "status": status.value, "ended_at": self.now(), "error": error}
-        self.state.put([replace(record, fields=fields)])
+        started_at = datetime.fromisoformat(str(record.fields["started_at"]))
+        sums["milliseconds"] = int((at - started_at).total_seconds() * 1000)
+        fields = {**record.fields, **sums, "status": status.value, "ended_at": stamp(at), "error": error}
+        revision = max((run.revision for run in self.state.read("run", record.key)), default=0)
+        self.state.put([replace(record, fields=fields, revision=revision)])
 
     def close_abandoned(self, run_ids: Iterable[str]) -> None:
-        """Runs that left a plan behind and are still marked RUNNING died without a word: say so."""
+        """Runs that positions name and that are still marked RUNNING died without a word: say so.
+
+        Where a run still holds a lease it is alive: one of its tables failed, and others go on.
+        """
         for run_id in sorted(set(run_ids)):
-            for part in self.state.read("table_run", [run_id]):
-                if part.fields["status"] in (Status.RUNNING, Status.PLANNED):
-                    fields = {**part.fields, "status": Status.FAILED.value, "error": _ABANDONED, "ended_at": self.now()}
-                    self.state.put([replace(part, fields=fields)])
             for run in self.state.read("run", [run_id]):
-                if run.fields["status"] == Status.RUNNING:
+                leases, now = self.leases(str(run.fields["pipeline"])), self.state.now()
+                alive = {table for table, lease in leases.items() if lease.run_id == run_id and lease.held(now)}
+                for part in self.state.read("table_run", [run_id]):
+                    if part.fields["status"] in (Status.RUNNING, Status.PLANNED) and part.key[1] not in alive:
+                        self._close(part, now)
+                if run.fields["status"] == Status.RUNNING and not alive:
                     self.run_ended(run, Status.FAILED, _ABANDONED)
+
+    def _close(self, part: Record, now: datetime) -> None:
+        fields = {**part.fields, "status": Status.FAILED.value, "error": _ABANDONED, "ended_at": stamp(now)}
+        try:
+            self.state.put([replace(part, fields=fields)])
+        except ConflictError:
+            return  # somebody closed it first, or it is alive after all
 
     def changed(self, before: Position, after: Position, action: str, who: str, why: str) -> Record:
         """A history record of a watermark moved by a person."""
@@ -305,9 +331,8 @@ _ABANDONED = "the process ended without finishing (killed?)"
 class Renewal:
     """Keeps the leases of a run alive from a thread of its own while batches take their time."""
 
-    def __init__(self, books: Books, lost: Callable[[str, str], None]) -> None:
+    def __init__(self, books: Books) -> None:
         self._books = books
-        self._lost = lost
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="strandline-leases", daemon=True)
 
@@ -323,8 +348,6 @@ class Renewal:
         pause = self._books.lease_time.total_seconds() / 3
         while not self._stop.wait(pause):
             try:
-                lost = self._books.renew()
+                self._books.renew()
             except StrandlineError:
                 continue  # the store is away for now; whoever takes over meanwhile is seen by compare-and-set
-            for pipeline, table in lost:
-                self._lost(pipeline, table)

@@ -62,7 +62,7 @@ def record_position(record: Record) -> Position:
             status=Status(fields["status"]),
             totals=Applied(**{name: int(fields[name]) for name in COUNTS}, last_value=last_value),
             batches=int(fields["batches"]),
-            measures=json.loads(fields["measures"]),
+            measures=dict(json.loads(fields["measures"])),
             schema=fields["schema_text"],
             observed=fields["observed"],
             error=fields["error"],

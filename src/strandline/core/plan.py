@@ -90,13 +90,13 @@ def _plan_fresh(source: Source, asks: Sequence[Ask], run_id: str, limit: int | N
             if isinstance(horizon, StrandlineError):
                 raise horizon
             window = next_window(ask, horizon)
-            _check_lookback(ask.table, horizon)
+            _check_rereading(ask.table, horizon)
         except StrandlineError as error:
             plans[ask.table.name] = _stopped(ask, error)
             continue
         if window is None:
             reason = Reason.HELD if horizon.held_by else Reason.NOTHING_NEW
-            plans[ask.table.name] = _planned(ask, reason, horizon=horizon)
+            plans[ask.table.name] = _planned(ask, reason, horizon=horizon, note=_behind(ask, horizon))
         else:
             open_windows[ask.table.name] = (ask, horizon, window)
     pending = _pending(source, open_windows)
@@ -118,9 +118,10 @@ def next_window(ask: Ask, horizon: Horizon) -> Window | None:
     table, low = ask.table, None if ask.full else ask.position.watermark
     if table.mode is Mode.SNAPSHOT:
         return Window(None, horizon.high)
-    if low is None and table.initial == "latest" and not ask.full:
-        return Window(horizon.high, horizon.high)
-    if low is None and table.initial is not None:
+    if table.initial == "latest":
+        if low is None and not ask.full:
+            return Window(horizon.high, horizon.high)
+    elif low is None and table.initial is not None:
         try:
             low = Watermark.parse(horizon.high.kind, table.initial)
         except WindowError as error:
@@ -128,6 +129,12 @@ def next_window(ask: Ask, horizon: Horizon) -> Window | None:
     if low is not None and horizon.high < low:
         return None
     return Window(low, horizon.high)
+
+
+def _behind(ask: Ask, horizon: Horizon) -> str:
+    if horizon.high is None or horizon.note:
+        return horizon.note
+    return f"the source is behind the watermark {ask.position.watermark}: it can be read up to {horizon.high} only"
 
 
 def read_window(table: Table, window: Window) -> Window:
@@ -157,13 +164,13 @@ def _with_work(
     if rows == 0 and not whole:
         return _planned(ask, Reason.NOTHING_NEW, horizon=horizon, window=window)
     if whole:
-        slices: tuple[Slice, ...] = (Slice(window, nulls=table.nulls == "include"),)
+        slices = _with_nulls(table, (Slice(window),))
     else:
         slices = source.slices(table, window, rows, limit)
         window = Window(window.low, slices[-1].window.high)
         read_from = read_window(table, window).low
-        start = replace(slices[0], nulls=table.nulls == "include")
-        slices = (replace(start, read_from=read_from if table.lookback is not None else None), *slices[1:])
+        start = replace(slices[0], read_from=read_from if table.lookback is not None else None)
+        slices = _with_nulls(table, (start, *slices[1:]))
     reason = Reason.FIRST_LOAD if first or ask.full else Reason.INCREMENTAL
     plan = TablePlan(
         table.name,
@@ -177,9 +184,17 @@ def _with_work(
         replace=whole,
         observed=horizon.observed,
         proven=horizon.proven,
+        held_by=horizon.held_by,
         note=horizon.note,
     )
     return Planned(table, position, plan, ask.measures)
+
+
+def _with_nulls(table: Table, slices: tuple[Slice, ...]) -> tuple[Slice, ...]:
+    """Rows without a cursor come once: with the first slice, or with the slice of their key."""
+    if table.nulls != "include":
+        return slices
+    return tuple(replace(part, nulls=part is slices[0] or part.keys is not None) for part in slices)
 
 
 def check_unchanged(table: Table, position: Position, measures: Mapping[str, str]) -> None:
@@ -211,12 +226,15 @@ def _unfinished(plan: TablePlan) -> StrandlineError:
     )
 
 
-def _check_lookback(table: Table, horizon: Horizon) -> None:
-    if table.mode is Mode.APPEND and table.lookback is not None and not table.key:
+def _check_rereading(table: Table, horizon: Horizon) -> None:
+    if table.mode is Mode.SNAPSHOT:
+        return
+    twice = "lookback" if table.lookback is not None else "nulls: include" if table.nulls == "include" else ""
+    if table.mode is Mode.APPEND and twice and not table.key:
         raise SourceError(
-            "lookback re-reads rows, and append mode would add them again",
+            f"{twice} re-reads rows, and append mode would add them again",
             where=table.where_text,
-            remedy="Use mode: merge with a key, or drop lookback.",
+            remedy=f"Use mode: merge with a key, or drop {twice}.",
         )
     if not horizon.proven and table.lookback is None:
         raise SourceError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -107,9 +108,10 @@ class Position:
     updated_at: str = ""
     revision: int = 0
 
-    def planned(self, plan: TablePlan, measures: dict[str, str], schema: str) -> Position:
+    def planned(self, plan: TablePlan, measures: dict[str, str], schema: str, run_id: str) -> Position:
+        """`run_id`: who carries it out now; the plan names who wrote it."""
         return replace(
-            self, plan=plan, status=Status.PLANNED, measures=measures, schema=schema, run_id=plan.run_id, error=""
+            self, plan=plan, status=Status.PLANNED, measures=measures, schema=schema, run_id=run_id, error=""
         )
 
     def next(self, slice_: Slice, store: str, attempt: str) -> Batch:
@@ -142,12 +144,16 @@ class Position:
         observed = self.plan.observed if self.plan else self.observed
         return replace(self, plan=None, intent=None, status=Status.COMPLETED, observed=observed, error="")
 
-    def skipped(self, plan: TablePlan) -> Position:
-        """Nothing to read: up to a proven horizon, never back, never further."""
-        up = self.watermark
-        if plan.window is not None and plan.proven and (up is None or up < plan.window.high):
-            up = plan.window.high
-        return replace(self, watermark=up, status=Status.SKIPPED, observed=plan.observed or self.observed, error="")
+    def skipped(self, plan: TablePlan, measures: Mapping[str, str]) -> Position:
+        """Nothing to read: up to a proven horizon, never back, never further.
+
+        An empty window is `initial: latest`: a baseline that the user asked for, whatever stands behind it.
+        """
+        up, window = self.watermark, plan.window
+        if window is not None and (plan.proven or window.empty) and (up is None or up < window.high):
+            up = window.high
+        observed = plan.observed or self.observed
+        return replace(self, watermark=up, measures=dict(measures), status=Status.SKIPPED, observed=observed, error="")
 
     def failed(self, error: str) -> Position:
         """The plan and the intent stay: the next run carries them out as they are."""

@@ -68,7 +68,6 @@ class Hop:
 
     def __post_init__(self) -> None:
         self.stopping = threading.Event()
-        self.lost: set[str] = set()
 
     def run(self, work: Sequence[Work], leases: dict[str, Lease]) -> list[Outcome]:
         """Carry out every plan, `parallel` tables at a time; slices of one table in order."""
@@ -77,7 +76,7 @@ class Hop:
             lease = leases.get(planned.table.name) or Lease(self.pipeline, planned.table.name)
             return self.run_table(planned, lease)
 
-        with Renewal(self.books, lambda _, table: self.lost.add(table)), ThreadPoolExecutor(self.parallel) as pool:
+        with Renewal(self.books), ThreadPoolExecutor(self.parallel) as pool:
             try:
                 return list(pool.map(one, work))
             except BaseException:
@@ -87,7 +86,7 @@ class Hop:
     def run_table(self, planned: Work, lease: Lease) -> Outcome:
         """One table from its plan to its last commit. Whatever happens is recorded and returned, not raised."""
         table, started = planned.table, self.clock()
-        position = planned.position.planned(planned.plan, dict(planned.measures), table.schema_text())
+        position = planned.position.planned(planned.plan, dict(planned.measures), table.schema_text(), self.run_id)
         entry = TableRun(
             self.run_id, self.pipeline, table.name, table.stage, Status.PLANNED, planned.plan, self.books.now()
         )
@@ -97,7 +96,9 @@ class Hop:
             begun = True
             self.emit(Planned(*self._where(table), planned.plan))
             for part in planned.plan.remaining:
-                position, entry = self.carry_out(table, part, position, entry, started)
+                position, entry, batch = self._intend(table, part, position, entry)
+                applied = self._apply(table, part, position, batch)
+                position, entry = self._commit(table, batch, applied, position, entry, started)
         except Exception as caught:
             error = self._told(table, caught)
             entry = self._closed(entry, Status.FAILED, started, str(error))
@@ -120,28 +121,32 @@ class Hop:
         )
         return outcome
 
-    def carry_out(
-        self, table: Table, part: Slice, position: Position, entry: TableRun, started: float
-    ) -> tuple[Position, TableRun]:
-        """One slice: intent, apply (or adopt), commit."""
-        assert position.plan is not None
-        number, of = position.plan.done + 1, len(position.plan.slices)
+    def _intend(
+        self, table: Table, part: Slice, position: Position, entry: TableRun
+    ) -> tuple[Position, TableRun, Batch]:
+        """Store what is about to be done to the sink."""
         batch = position.next(part, self.books.store, attempt=secrets.token_hex(8))
         position, entry = self.books.commit(position.intending(batch), replace(entry, status=Status.RUNNING))
-        self.emit(Intended(*self._where(table), batch, part, number, of))
-        applied = self._apply(table, part, position, batch)
-        entry = replace(entry, applied=entry.applied + applied, batches=entry.batches + 1)
+        self.emit(Intended(*self._where(table), batch, part, *_progress(position)))
+        return position, entry, batch
+
+    def _commit(
+        self, table: Table, batch: Batch, applied: Applied, position: Position, entry: TableRun, started: float
+    ) -> tuple[Position, TableRun]:
+        """Store that the sink holds the batch: the watermark moves, and the last one gives the lease back."""
+        progress = _progress(position)
         position = position.committed(batch, applied)
+        entry = replace(entry, applied=entry.applied + applied, batches=entry.batches + 1)
         if position.plan is None:
             entry = self._closed(entry, Status.COMPLETED, started)
         position, entry = self.books.commit(position, entry, done=position.plan is None)
-        self.emit(Committed(*self._where(table), batch, applied, number, of))
+        self.emit(Committed(*self._where(table), batch, applied, *progress))
         return position, entry
 
     def _apply(self, table: Table, part: Slice, position: Position, batch: Batch) -> Applied:
         """Ask the sink what it holds, then apply. Transient trouble: ask again and apply again."""
         for wait in (*RETRY_WAITS, None):
-            if self.stopping.is_set() or table.name in self.lost:
+            if self.stopping.is_set() or not self.books.holds(table.pipeline, table.name):
                 raise LeaseError("stopped before its next batch", remedy="Nothing is lost; run again.")
             started = self.clock()
             try:
@@ -173,6 +178,7 @@ class Hop:
             self.books.commit(position, entry, done=True)
         except StrandlineError as error:
             # The table's own error is the one to report; this one only means that the store could not be told.
+            self.books.forget(self.pipeline, entry.table)
             self.emit(Warned(*self._where_entry(entry), self.redact(f"the failure could not be recorded: {error}")))
 
     def _told(self, table: Table, caught: Exception) -> StrandlineError:
@@ -194,3 +200,9 @@ class Hop:
 
     def _where_entry(self, entry: TableRun) -> tuple[str, str, str, str]:
         return (self.run_id, self.pipeline, entry.table, entry.stage)
+
+
+def _progress(position: Position) -> tuple[int, int]:
+    """Which slice of the plan is next, from 1, and of how many."""
+    assert position.plan is not None
+    return position.plan.done + 1, len(position.plan.slices)

@@ -1,0 +1,458 @@
+"""A source and a sink in memory that keep the contracts for real, with every moment of their life in the test's hands.
+
+The source is a small database: transactions stamp rows when they start and commit when told, and the barrier holds the
+horizon for whatever is in flight. The sink commits rows and receipt together and can be stopped on either side of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from enum import Enum
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from strandline.core.batch import Applied, Batch, Receipt
+from strandline.core.errors import BatchConflictError, SourceError, StrandlineError, TargetError
+from strandline.core.position import Holder, Horizon
+from strandline.core.table import Column, Mode, Table, TableInfo
+from strandline.core.watermark import Cursor, Kind, Watermark
+from strandline.core.window import Slice, Window, by_cursor, by_key
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from strandline.core.protocols import Changes
+
+Row = dict[str, Any]
+Key = tuple[Any, ...]
+Action = Callable[[], None]
+OPERATION = "_operation"
+
+
+class Clock:
+    """Stands still until it is told to move."""
+
+    def __init__(self, at: datetime = datetime(2026, 11, 15, 8, tzinfo=UTC)) -> None:
+        self.at = at
+
+    def now(self) -> datetime:
+        return self.at
+
+    def advance(self, seconds: float) -> None:
+        self.at += timedelta(seconds=seconds)
+
+
+def watermark(cursor: Cursor, value: Any) -> Watermark:
+    """A row's cursor value as the core writes it."""
+    match cursor.kind:
+        case Kind.TIMESTAMP:
+            return Watermark(cursor.kind, f"{value:%Y-%m-%d %H:%M:%S.%f}").floor(cursor.precision)
+        case Kind.DATE:
+            return Watermark(cursor.kind, f"{value:%Y-%m-%d}")
+        case _:
+            return Watermark(cursor.kind, str(value))
+
+
+class Phase(Enum):
+    OPEN = "open"
+    PREPARED = "prepared"
+    ENDED = "ended"
+
+
+@dataclass
+class Transaction:
+    """Stamps its rows with the moment it began, or with `at`: the moment one of its statements did."""
+
+    source: MemorySource
+    number: int
+    began_at: datetime
+    phase: Phase = Phase.OPEN
+    writes: dict[tuple[str, Key], Row | None] = field(default_factory=dict)
+
+    def write(self, table: str, row: Row, *, at: datetime | None = None) -> Row:
+        """Insert or update. The cursor is stamped here, unless the row brings its own."""
+        self._expect(Phase.OPEN)
+        held = self.source.held(table)
+        cursor = held.cursor.column
+        if cursor not in row:
+            row = {**row, cursor: next(held.sequence) if held.cursor.kind is Kind.INTEGER else at or self.began_at}
+        self.source.lock(self, table, held.key_of(row))
+        self.writes[table, held.key_of(row)] = row
+        return row
+
+    def delete(self, table: str, *key: Any) -> None:
+        self._expect(Phase.OPEN)
+        self.source.lock(self, table, key)
+        self.writes[table, key] = None
+
+    def prepare(self) -> None:
+        """The first half of a two-phase commit: no more writes, and still in flight."""
+        self._expect(Phase.OPEN)
+        self.phase = Phase.PREPARED
+
+    def commit(self) -> None:
+        self._expect(Phase.OPEN, Phase.PREPARED)
+        self.source.commit(self)
+        self.phase = Phase.ENDED
+
+    def rollback(self) -> None:
+        self._expect(Phase.OPEN, Phase.PREPARED)
+        self.phase = Phase.ENDED
+
+    def _expect(self, *phases: Phase) -> None:
+        if self.phase not in phases:
+            raise ValueError(f"transaction {self.number} is {self.phase.value}")
+
+
+@dataclass
+class MemoryTable:
+    """One table of a MemorySource: its definition and its committed rows."""
+
+    info: TableInfo
+    cursor: Cursor
+    rows: dict[Key, Row] = field(default_factory=dict)
+    sequence: count[int] = field(default_factory=lambda: count(1))
+    last_id: int = 0  # the highest cursor value ever committed
+
+    def key_of(self, row: Row) -> Key:
+        return tuple(row[name] for name in self.info.key)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A moment that becomes a horizon once everything in flight at it has ended."""
+
+    now: datetime
+    last_ids: Mapping[str, int]
+    noted: tuple[Transaction, ...]
+
+    @property
+    def proven(self) -> bool:
+        return all(transaction.phase is Phase.ENDED for transaction in self.noted)
+
+
+class MemorySource:
+    """`barrier` False: the horizon is simply now, and says so (`proven` False). `key_slices`: first loads by key."""
+
+    def __init__(self, clock: Clock, *, name: str = "memory", barrier: bool = True, key_slices: bool = False) -> None:
+        self.clock = clock
+        self.name = name
+        self.barrier = barrier
+        self.key_slices = key_slices
+        self.warnings: list[tuple[str, str]] = []
+        self._tables: dict[str, MemoryTable] = {}
+        self._transactions: list[Transaction] = []
+        self._candidates: list[Candidate] = []
+        self._lock = threading.RLock()
+
+    # the database
+
+    def create(self, name: str, columns: Sequence[Column], cursor: Cursor, key: Sequence[str]) -> None:
+        info = TableInfo(name, tuple(columns), tuple(key), unique=(tuple(key),) if key else ())
+        self._tables[name] = MemoryTable(info, cursor)
+
+    def held(self, name: str) -> MemoryTable:
+        return self._tables[name]
+
+    def begin(self) -> Transaction:
+        transaction = Transaction(self, len(self._transactions) + 1, self.clock.now())
+        self._transactions.append(transaction)
+        return transaction
+
+    def write(self, table: str, *rows: Row) -> None:
+        """One transaction from begin to commit."""
+        transaction = self.begin()
+        for row in rows:
+            transaction.write(table, row)
+        transaction.commit()
+
+    def lock(self, owner: Transaction, table: str, key: Key) -> None:
+        """A row belongs to the transaction that wrote it until that has ended; here a second writer fails at once."""
+        if any((table, key) in other.writes for other in self.in_flight() if other is not owner):
+            raise ValueError(f"{table} {key} is locked")
+
+    def commit(self, transaction: Transaction) -> None:
+        with self._lock:
+            for (name, key), row in transaction.writes.items():
+                table = self._tables[name]
+                if row is None:
+                    table.rows.pop(key, None)
+                    continue
+                table.rows[key] = row
+                if table.cursor.kind is Kind.INTEGER and row[table.cursor.column] is not None:
+                    table.last_id = max(table.last_id, row[table.cursor.column])
+
+    def in_flight(self) -> list[Transaction]:
+        return [transaction for transaction in self._transactions if transaction.phase is not Phase.ENDED]
+
+    def rows(self, name: str) -> list[Row]:
+        """The committed rows, by key."""
+        with self._lock:
+            return [dict(row) for _, row in sorted(self._tables[name].rows.items())]
+
+    # the contract
+
+    def identity(self) -> str:
+        return self.name
+
+    def tables(self, patterns: Sequence[str], queries: Mapping[str, str]) -> dict[str, TableInfo | StrandlineError]:
+        found: dict[str, TableInfo | StrandlineError] = {}
+        for pattern in patterns:
+            names = fnmatch.filter(self._tables, pattern)
+            found |= {name: self._tables[name].info for name in names}
+            if not names and not set("*?[") & set(pattern):
+                near = ", ".join(difflib.get_close_matches(pattern, self._tables)) or "none"
+                found[pattern] = SourceError(f'no table "{pattern}"', remedy=f"Names like it: {near}")
+        for name in queries:
+            found[name] = SourceError("a source in memory answers no queries", remedy="Name a table.")
+        return found
+
+    def resolve(self, table: Table, info: TableInfo, zone: str | None) -> Table:
+        if table.where or table.transform or table.query:
+            raise SourceError("a source in memory filters and transforms nothing", where=table.where_text)
+        columns = tuple(column for column in info.columns if not table.select or column.name in table.select)
+        cursor = None if table.mode is Mode.SNAPSHOT else replace(self._tables[info.name].cursor, zone=zone)
+        return replace(table, cursor=cursor, key=table.key or info.key, key_enforced=bool(info.key), columns=columns)
+
+    def horizons(self, tables: Sequence[Table]) -> dict[str, Horizon | StrandlineError]:
+        """A candidate is noted with each call; the newest one whose transactions have all ended is the horizon."""
+        with self._lock:
+            last_ids = {name: table.last_id for name, table in self._tables.items()}
+            newest = Candidate(self.clock.now(), last_ids, tuple(self.in_flight()) if self.barrier else ())
+            self._candidates.append(newest)
+            proven = next((candidate for candidate in reversed(self._candidates) if candidate.proven), None)
+            if proven is not None:
+                self._candidates = self._candidates[self._candidates.index(proven) :]
+        oldest = min(newest.noted, key=lambda held: held.began_at, default=None)
+        held_by = Holder(str(oldest.number), seconds=(newest.now - oldest.began_at).total_seconds()) if oldest else None
+        observed = (proven or newest).now.isoformat()
+        return {table.name: Horizon(self._high(table, proven), observed, self.barrier, held_by) for table in tables}
+
+    def _high(self, table: Table, at: Candidate | None) -> Watermark | None:
+        if at is None:
+            return None
+        if table.cursor is None or table.cursor.kind is not Kind.INTEGER:
+            return watermark(table.cursor or Cursor("", Kind.TIMESTAMP), at.now)
+        last_id = at.last_ids.get(table.source, 0)
+        return watermark(table.cursor, last_id + 1) if last_id else None
+
+    def pending(self, windows: Mapping[str, tuple[Table, Window]]) -> dict[str, int | StrandlineError | None]:
+        return {name: self._waiting(table, window) for name, (table, window) in windows.items()}
+
+    def _waiting(self, table: Table, window: Window) -> int | StrandlineError:
+        nulls = [row for row in self._visible(table) if table.cursor and row[table.cursor.column] is None]
+        if nulls and table.nulls == "refuse":
+            return SourceError(
+                f"{len(nulls)} rows have no cursor", where=table.where_text, remedy="Fill them, or say nulls: include"
+            )
+        return len(self.read(table, Slice(window))) + len(nulls)
+
+    def slices(self, table: Table, window: Window, rows: int | None, limit: int | None) -> tuple[Slice, ...]:
+        found = self.read(table, Slice(window))
+        first_key = table.key[0] if table.key else ""
+        whole = rows is not None and rows <= table.slice_rows
+        if self.key_slices and window.low is None and limit is None and first_key and not whole:
+            keys = sorted(row[first_key] for row in found)
+            return by_key(window, first_key, keys[table.slice_rows :: table.slice_rows])
+        cursor = table.cursor
+        if cursor is None:
+            return (Slice(window),)
+        values = sorted(watermark(cursor, row[cursor.column]) for row in found)
+        if limit is not None and limit < len(values):
+            after = [value for value in values if value > values[limit - 1]]
+            window = Window(window.low, after[0]) if after else window
+        return by_cursor(window, values[table.slice_rows :: table.slice_rows])
+
+    def changes(self, table: Table, slice: Slice) -> MemoryChanges:
+        return MemoryChanges(self, table, slice)
+
+    def read(self, table: Table, slice: Slice) -> list[Row]:
+        """The rows of a slice as they are committed now."""
+        return [row for row in self._visible(table) if _belongs(table, slice, row)]
+
+    def _visible(self, table: Table) -> list[Row]:
+        names = [column.name for column in table.columns]
+        return [{name: row[name] for name in names} for row in self.rows(table.source)]
+
+    def close(self) -> None:
+        """There is nothing to give back; the rows stay."""
+
+
+def _belongs(table: Table, slice: Slice, row: Row) -> bool:
+    keys = slice.keys
+    if keys is not None:
+        value = row[keys.column]
+        if (keys.low is not None and value < keys.low) or (keys.high is not None and value >= keys.high):
+            return False
+    if table.cursor is None:
+        return True
+    value = row[table.cursor.column]
+    if value is None:
+        return slice.nulls
+    return Window(slice.low, slice.window.high).contains(watermark(table.cursor, value))
+
+
+@dataclass
+class MemoryChanges:
+    """Read when asked, not before: `rows` for the sink in memory, `frame` for those on Spark."""
+
+    source: MemorySource
+    table: Table
+    slice: Slice
+    operation: str | None = None
+    unique: bool = True
+    order: tuple[str, ...] = ()
+    query: str | None = None
+    files: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        self.operation = OPERATION if self.table.deleted else None
+
+    def rows(self) -> list[Row]:
+        rows = self.source.read(self.table, self.slice)
+        deleted = self.table.deleted
+        if deleted is None:
+            return rows
+        return [{**row, OPERATION: "delete" if row[deleted] else "upsert"} for row in rows]
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        types = [f"`{column.name}` {column.type}" for column in self.table.columns]
+        operation = [f"`{self.operation}` string"] if self.operation else []
+        return spark.createDataFrame(self.rows(), schema=", ".join(types + operation))
+
+    def translate(self, error: Exception) -> StrandlineError | None:
+        """Memory does not fail under a sink; what it raises on purpose it raises itself."""
+        return error if isinstance(error, StrandlineError) else None
+
+
+@dataclass(frozen=True)
+class Target:
+    """What one target holds: replaced as a whole, so that rows and receipts are committed together."""
+
+    rows: tuple[Row, ...] = ()
+    receipts: Mapping[tuple[str, str, str], Receipt] = field(default_factory=dict)
+
+
+class MemorySink:
+    """Targets by name. `at_commit` puts an action on either side of the next commit: a crash, an error, another run."""
+
+    def __init__(self, name: str = "memory") -> None:
+        self.name = name
+        self.log: list[Batch] = []  # every batch that changed a target, in order
+        self._targets: dict[str, Target] = {}
+        self._before: list[Action] = []
+        self._after: list[Action] = []
+        self._lock = threading.RLock()
+
+    # for the test
+
+    def at_commit(self, *, before: Action | None = None, after: Action | None = None) -> None:
+        """Run once, around the next commit. Raising `before` leaves the target as it was; `after`, the batch is in."""
+        self._before += [before] if before else []
+        self._after += [after] if after else []
+
+    def rows(self, target: str) -> list[Row]:
+        """Every row, repeated ones included, in an order that does not depend on how they came."""
+        held = self._targets.get(target, Target())
+        return sorted((dict(row) for row in held.rows), key=lambda row: [(v is None, str(v)) for v in row.values()])
+
+    def backup(self, target: str) -> Target | None:
+        return self._targets.get(target)
+
+    def restore(self, target: str, backup: Target | None) -> None:
+        """As it was; None drops it."""
+        with self._lock:
+            self._targets.pop(target, None)
+            if backup is not None:
+                self._targets[target] = backup
+
+    # the contract
+
+    def identity(self, table: Table) -> str:
+        return f"{self.name}/{table.target}"
+
+    def applied(self, table: Table) -> Receipt | None:
+        held = self._targets.get(table.target)
+        if held is None:
+            return None
+        others = [owner for owner in held.receipts if owner != _owner(table)]
+        if (others or not held.receipts) and not table.shared:
+            raise TargetError(
+                f"{table.target} belongs to {'.'.join(others[0]) if others else 'a stranger'}",
+                where=table.where_text,
+                remedy="Choose another target, or say shared: true in both.",
+            )
+        return held.receipts.get(_owner(table))
+
+    def apply(self, table: Table, batch: Batch, changes: Changes, *, first: bool, replace: bool) -> Applied:
+        if not isinstance(changes, MemoryChanges):
+            raise TargetError("a sink in memory takes rows from a source in memory only", where=table.where_text)
+        rows = changes.rows()
+        _take(self._before)
+        with self._lock:
+            held = self._targets.get(table.target, Target())
+            receipt = self.applied(table)
+            if receipt and batch.same(receipt.batch):
+                return receipt.applied
+            if receipt and batch.order <= receipt.batch.order:
+                raise BatchConflictError(f"{table.target} holds {receipt.batch}, not {batch}", where=table.where_text)
+            after, applied = _merged(table, () if replace else held.rows, rows, matching=not first)
+            receipts = {**held.receipts, _owner(table): Receipt(batch, applied)}
+            self._targets[table.target] = Target(after, receipts)
+            self.log.append(batch)
+        _take(self._after)
+        return applied
+
+    def close(self) -> None:
+        """There is nothing to give back; the targets stay."""
+
+
+def _take(actions: list[Action]) -> None:
+    waiting = actions[:]
+    actions.clear()
+    for action in waiting:
+        action()
+
+
+def _owner(table: Table) -> tuple[str, str, str]:
+    return (table.pipeline, table.name, table.stage)
+
+
+def _merged(
+    table: Table, held: Sequence[Row], rows: Sequence[Row], *, matching: bool
+) -> tuple[tuple[Row, ...], Applied]:
+    """The MERGE rules: a newer row is never overwritten, an equal one is refreshed. `matching` False only adds."""
+    by_key = {_key(table, row): at for at, row in enumerate(held)} if matching and table.key else {}
+    after: list[Row | None] = list(held)
+    inserted = updated = deleted = 0
+    for given in rows:
+        row = {name: value for name, value in given.items() if name != OPERATION}
+        gone, at = given.get(OPERATION) == "delete", by_key.get(_key(table, row))
+        if at is None:
+            after += [] if gone else [row]
+            inserted += not gone
+        elif table.mode is Mode.MERGE and _wins(table, row, held[at]):
+            after[at] = None if gone else row
+            deleted, updated = deleted + gone, updated + (not gone)
+    values = [watermark(table.cursor, row[table.cursor.column]) for row in rows if table.cursor and _marked(table, row)]
+    applied = Applied(len(rows), inserted, updated, deleted, max(values, default=None))
+    return tuple(row for row in after if row is not None), applied
+
+
+def _key(table: Table, row: Row) -> Key:
+    return tuple(row[name] for name in table.key)
+
+
+def _marked(table: Table, row: Row) -> bool:
+    return table.cursor is not None and row[table.cursor.column] is not None
+
+
+def _wins(table: Table, new: Row, old: Row) -> bool:
+    if not _marked(table, old) or table.cursor is None:
+        return True
+    return _marked(table, new) and bool(new[table.cursor.column] >= old[table.cursor.column])

@@ -1,0 +1,147 @@
+"""A pipeline whose ends are all in memory: polled as `Project.sync` does it, killed, and compared row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from strandline.core.books import Books, Caller, new_id
+from strandline.core.events import Event, Listener
+from strandline.core.plan import Ask, Planned, make_plan
+from strandline.core.position import Position, Reason, Status
+from strandline.core.protocols import State
+from strandline.core.run import Hop, Outcome
+from strandline.core.table import Column, Mode, Table
+from strandline.core.watermark import Cursor, Kind
+from strandline.state.memory import MemoryState
+from strandline.testing.memory import Clock, MemorySink, MemorySource, Row, watermark
+
+PIPELINE, STAGE = "shop", "sync"
+
+
+class Killed(BaseException):
+    """The process ends here: no handler of the product sees it, as none sees SIGKILL."""
+
+
+def nobody(_: Event) -> None:
+    """Listens to nothing."""
+
+
+class World:
+    """Everything that outlives a process: the clock, the database, the target and the state."""
+
+    def __init__(self, *, barrier: bool = True, key_slices: bool = False) -> None:
+        self.clock = Clock()
+        self.source = MemorySource(self.clock, barrier=barrier, key_slices=key_slices)
+        self.sink = MemorySink()
+        self.state: State = MemoryState(self.clock.now)
+        self.tables: dict[str, Table] = {}
+
+    def table(self, name: str = "orders", *, kind: Kind = Kind.TIMESTAMP, **settings: Any) -> Table:
+        """A table `id, value, moved` keyed by id, in the source and in the pipeline."""
+        cursor = Cursor("moved", kind, nullable=True)
+        columns = (Column("id", "bigint"), Column("value", "string"), Column("moved", kind.value))
+        self.source.create(name, columns, cursor, ["id"])
+        plain = Table(PIPELINE, name, name, name, STAGE, Mode.MERGE, None)
+        self.tables[name] = replace(plain, cursor=cursor, key=("id",), columns=columns)
+        return self.change(name, **settings)
+
+    def change(self, name: str = "orders", **settings: Any) -> Table:
+        """What the user writes into the config."""
+        self.tables[name] = replace(self.tables[name], **settings)
+        return self.tables[name]
+
+    def write(self, *ids: int, value: str = "new", table: str = "orders") -> None:
+        """One committed transaction, a second after the one before."""
+        self.clock.advance(1)
+        self.source.write(table, *({"id": id, "value": value} for id in ids))
+        self.clock.advance(1)
+
+    # one process's work
+
+    def books(self) -> Books:
+        return Books(self.state)
+
+    def position(self, table: str = "orders") -> Position:
+        return self.books().positions(PIPELINE).get((PIPELINE, table, STAGE)) or Position(PIPELINE, table, STAGE)
+
+    def asks(self, books: Books, *, full: bool = False) -> list[Ask]:
+        positions, leases = books.positions(PIPELINE), books.leases(PIPELINE)
+        asks = []
+        for table in self.tables.values():
+            lease = leases.get(table.name)
+            asks.append(
+                Ask(
+                    table,
+                    positions.get((PIPELINE, table.name, STAGE)) or Position(PIPELINE, table.name, STAGE),
+                    {"source": self.source.identity(), "target": self.sink.identity(table), **table.measures()},
+                    busy=lease.holder if lease and lease.held(self.clock.now()) else "",
+                    full=full,
+                )
+            )
+        return asks
+
+    def plan(self, *, limit: int | None = None, full: bool = False, run_id: str = "") -> list[Planned]:
+        return make_plan(self.source, self.asks(self.books(), full=full), run_id=run_id, limit=limit)
+
+    def poll(
+        self,
+        listener: Listener = nobody,
+        *,
+        limit: int | None = None,
+        books: Books | None = None,
+        sleep: Callable[[float], None] | None = None,
+    ) -> dict[str, Outcome]:
+        """What one `sync` does, by a process that remembers nothing: plan, idle tables in one write, then the work."""
+        books = books or self.books()
+        run_id = new_id(self.clock.now())
+        planned = make_plan(self.source, self.asks(books), run_id=run_id, limit=limit)
+        self._write_idle(books, planned)
+        work = [part for part in planned if part.plan.work]
+        if not work:
+            return {}
+        run = books.run_started(run_id, PIPELINE, Caller("test"), len(planned))
+        books.close_abandoned(part.position.run_id for part in work)
+        hop = Hop(run_id, PIPELINE, self.source, self.sink, books, listener, sleep=sleep or self.clock.advance)
+        outcomes = {outcome.table: outcome for outcome in hop.run(work, books.leases(PIPELINE))}
+        failed = [str(outcome.error) for outcome in outcomes.values() if outcome.error]
+        books.run_ended(run, Status.FAILED if failed else Status.COMPLETED, failed[0] if failed else "")
+        return outcomes
+
+    def _write_idle(self, books: Books, planned: Sequence[Planned]) -> None:
+        idle = [part for part in planned if part.plan.reason is Reason.NOTHING_NEW]
+        if idle:
+            books.write([part.position.skipped(part.plan, part.measures) for part in idle])
+
+    def poll_killed(self, at: int) -> bool:
+        """Poll, and die at the event of this index; False if it ended before."""
+        seen = 0
+
+        def listener(_: Event) -> None:
+            nonlocal seen
+            seen += 1
+            if seen > at:
+                raise Killed
+
+        try:
+            self.poll(listener)
+        except Killed:
+            return True
+        return False
+
+    def expire_leases(self) -> None:
+        self.clock.advance(Books(self.state).lease_time.total_seconds() + 1)
+
+    # what must be true
+
+    def source_rows(self, table: str = "orders") -> list[Row]:
+        """The committed rows below the watermark."""
+        mark, cursor = self.position(table).watermark, self.source.held(table).cursor
+        if mark is None:
+            return []
+        return [row for row in self.source.rows(table) if watermark(cursor, row["moved"]) < mark]
+
+    def target_rows(self, table: str = "orders") -> list[Row]:
+        """The target's rows, by id, repeated ones included."""
+        return sorted(self.sink.rows(table), key=lambda row: row["id"])
