@@ -16,7 +16,7 @@ MASK = "***"
 _NAMES = re.compile(
     r"pass(?:word|wd|phrase)|pwd|secret|token|credential|private|jaas|webhook|(?:api|access|account)[._-]?key", re.I
 )
-_URL_PASSWORD = re.compile(r"(://[^\s/:@'\"]*:)[^\s/@'\"]+(?=@)")
+_URL_PASSWORD = re.compile(r"(://[^\s/:@'\"]*:)([^\s/@'\"]+)(?=@)")
 _SHORT = 3  # below this a value is hidden only where a secret is expected
 _WHOLE = 10  # below this a value is hidden only where it stands alone: "dev" must not turn "device" into "***ice"
 _MASKED_LINE = 16  # a line of a longer secret (a private key) is hidden by itself from this length on
@@ -25,6 +25,11 @@ _MASKED_LINE = 16  # a line of a longer secret (a private key) is hidden by itse
 def looks_secret(name: str) -> bool:
     """Whether a key, variable or file of this name holds a secret."""
     return _NAMES.search(name) is not None
+
+
+def url_passwords(text: str) -> list[str]:
+    """The passwords of the URLs in a text, as they stand there."""
+    return [found[2] for found in _URL_PASSWORD.finditer(text)]
 
 
 class Redactor:

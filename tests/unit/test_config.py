@@ -223,6 +223,8 @@ pipelines:
         ("pipelines: [a]\n", "pipelines: should be a mapping of keys"),
         ("pipelines: {a: b}\n", "pipelines.a: should be a mapping of keys"),
         ("? [a]\n: b\n" + SHOP, "is not a plain word"),
+        ('include: "a\\0b"\n' + SHOP, "include: holds a NUL character"),
+        ('include: "${file:a\\0b}"\n' + SHOP, "or no path"),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_place(wrong: Wrong, text: str, message: str) -> None:

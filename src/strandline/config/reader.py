@@ -18,12 +18,12 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from strandline.core.errors import ConfigError
-from strandline.secrets import Redactor, looks_secret
+from strandline.secrets import Redactor, looks_secret, url_passwords
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _PLACEHOLDER = re.compile(r"\$\$|\$\{([^{}]*)\}|\$\{")
-_LOGIN = re.compile(r"^[A-Za-z0-9+.-]+://(?:\$\{[^{}]*\}|[^@/?#$:]|\$(?!\{))*:(?:\$\{[^{}]*\}|[^@/?#])*(?=@)")
+_LOGIN = re.compile(r"^[A-Za-z0-9+.-]+://(?:\$\{[^{}]*\}|[^@/?#$:]|\$(?!\{))*:(?:\$\{[^{}]*\}|[^@/?#$]|\$(?!\{))*(?=@)")
 _VARIABLE = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.S)
 
 
@@ -155,8 +155,12 @@ class Reader:
         text = raw
         if "$" in raw:
             text = _PLACEHOLDER.sub(lambda found: self._fill(found, login.end() if login else 0), raw)
+        if "\0" in text:
+            raise ConfigError("holds a NUL character")
         if name and looks_secret(name):
             self.redactor.register(text)
+        for password in url_passwords(text):
+            self.redactor.register(password)
         return text
 
     def _fill(self, found: re.Match[str], encode_until: int) -> str:
@@ -174,8 +178,8 @@ class Reader:
             path = self.root / inside.removeprefix("file:")
             try:
                 return path.read_text("utf-8").rstrip("\r\n")
-            except (OSError, UnicodeDecodeError) as error:
-                reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+            except (OSError, ValueError) as error:
+                reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text, or no path"
                 raise ConfigError(f"file {shown(path)} cannot be read: {reason}") from None
         found = _VARIABLE.fullmatch(inside)
         if not found:
