@@ -125,7 +125,7 @@ class JdbcChanges:
         return result
 
     def translate(self, error: Exception) -> StrandlineError | None:
-        found = self.reader.translate(str(error))
+        found = error if isinstance(error, StrandlineError) else self.reader.translate(str(error))
         return None if found is None else found.at(self.table.where_text)
 
 
