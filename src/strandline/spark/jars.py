@@ -87,6 +87,14 @@ def jars(needs: Iterable[str], cache: Path | None = None) -> list[Path]:
     return [folder / jar.file for jar in wanted]
 
 
+def absent(needs: Iterable[str]) -> list[Jar]:
+    """The jars that are not at hand, or are not the pinned files; nothing is fetched."""
+    given = os.environ.get("STRANDLINE_JARS")
+    folder = Path(given) if given else cache_folder()
+    wanted = [jar for need in dict.fromkeys(needs) for jar in PINNED[need]]
+    return [jar for jar in wanted if not _sound(folder / jar.file, jar)]
+
+
 def cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "strandline" / "jars"

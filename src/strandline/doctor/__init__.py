@@ -1,0 +1,44 @@
+"""`doctor`: everything a run will need, looked at before it does, each finding with its remedy.
+
+One small function per check, in the order in which a run would meet them; a failed check never hides the next. No JVM
+is started and nothing is written, except that opening a new state makes its store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from strandline.core.errors import StrandlineError
+from strandline.doctor.finding import Finding, Level, fail, ok
+from strandline.doctor.setup import check_setup
+from strandline.doctor.source import check_source
+from strandline.doctor.state import check_state
+from strandline.doctor.target import check_target
+from strandline.project import Project
+
+__all__ = ["Finding", "Level", "examine"]
+
+
+def examine(load: Callable[[], Project], pipelines: Sequence[str] = ()) -> Iterator[Finding]:
+    """Findings as they are made. `load` gives the project, or raises what is wrong with the config."""
+    try:
+        project = load()
+    except StrandlineError as error:
+        yield from check_setup(())
+        yield fail("config", error)
+        return
+    with project:
+        chosen = [project.pipeline(name) for name in pipelines] or list(project.config.pipelines.values())
+        ends = {end.scheme for spec in chosen for end in (spec.source, *spec.targets.values())}
+        yield from check_setup(sorted(ends | {project.config.state.scheme}))
+        tables = sum(len(spec.tables) for spec in chosen)
+        yield ok("config", f"{project.config.path}: {_many(len(chosen), 'pipeline')}, {_many(tables, 'table')}")
+        for spec in chosen:
+            with project.opened(spec.name) as opened:
+                resolved = yield from check_source(opened)
+                yield from check_target(project, opened, resolved)
+        yield from check_state(project)
+
+
+def _many(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
