@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from strandline.config import PipelineSpec, TableSpec
+from strandline.config import PipelineSpec, TableSpec, check_targets
 from strandline.core.errors import ConfigError, StrandlineError
 from strandline.core.protocols import Sink, Source, Spark
 from strandline.core.table import Table, TableInfo

@@ -123,7 +123,7 @@ def next_window(ask: Ask, horizon: Horizon) -> Window | None:
             return Window(horizon.high, horizon.high)
     elif low is None and table.initial is not None:
         try:
-            low = Watermark.parse(horizon.high.kind, table.initial)
+            low = Watermark.parse(horizon.high.kind, table.initial, table.cursor.zone if table.cursor else None)
         except WindowError as error:
             raise SourceError(f"initial: {error.message}", where=table.where_text, remedy=error.remedy) from error
     if low is not None and horizon.high < low:

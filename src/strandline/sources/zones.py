@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
-from functools import lru_cache
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 from strandline.core.errors import SourceError
@@ -37,19 +36,20 @@ def zone_info(zone: str) -> tzinfo:
         raise SourceError(f'"{zone}" is no time zone', remedy=remedy, docs="docs/cursors.md#zones") from None
 
 
-@lru_cache(maxsize=256)
-def overlap(zone: str, year: int) -> timedelta:
-    """How far the zone's clocks may step back around this year: rows written later can be stamped that much earlier."""
-    info = zone_info(zone)
-    start = datetime(year - 1, 1, 1, tzinfo=UTC)
-    offsets = {(start + timedelta(days=day)).astimezone(info).utcoffset() or timedelta() for day in range(0, 1100, 7)}
-    return max(offsets) - min(offsets)
-
-
 def local(at: Watermark, zone: str) -> Watermark:
-    """A UTC time as clocks in the zone show it, less what they may step back."""
+    """The smallest time that clocks of the zone can show from this UTC time on.
+
+    That is what they show now, unless they are about to be set back: then what they will show after that. Clocks are set
+    back by at most a day, at a full minute.
+    """
     stamp = datetime.fromisoformat(at.text).replace(tzinfo=UTC)
-    shown = stamp.astimezone(zone_info(zone)).replace(tzinfo=None) - overlap(zone, stamp.year)
+    info = zone_info(zone)
+    ahead = (stamp + timedelta(days=1)).astimezone(info).utcoffset()
+    instants = [stamp]
+    if ahead != stamp.astimezone(info).utcoffset():
+        minute = stamp.replace(second=0, microsecond=0)
+        instants += [minute + timedelta(minutes=count) for count in range(1, 24 * 60 + 1)]
+    shown = min(instant.astimezone(info).replace(tzinfo=None) for instant in instants)
     return Watermark(Kind.TIMESTAMP, f"{shown:%Y-%m-%d %H:%M:%S.%f}")
 
 
