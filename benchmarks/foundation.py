@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from harness import HERE, PYTHON, compare, save, timed
+
 from strandline.testing.servers import MariaDB, Postgres
 
 ORDERS = """

@@ -14,6 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
+
 from strandline.spark.jars import jars
 
 

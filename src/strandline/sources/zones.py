@@ -39,8 +39,8 @@ def zone_info(zone: str) -> tzinfo:
 def local(at: Watermark, zone: str) -> Watermark:
     """The smallest time that clocks of the zone can show from this UTC time on.
 
-    That is what they show now, unless they are about to be set back: then what they will show after that. Clocks are set
-    back by at most a day, at a full minute.
+    That is what they show now, unless they are about to be set back: then what they will show after that. Clocks are
+    set back by at most a day, at a full minute.
     """
     stamp = datetime.fromisoformat(at.text).replace(tzinfo=UTC)
     info = zone_info(zone)
