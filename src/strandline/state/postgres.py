@@ -42,7 +42,7 @@ def dialect(endpoint: Endpoint) -> Dialect:
         assign="{name} = excluded.{name}",
         keep="ON CONFLICT DO NOTHING",
         clock="SELECT clock_timestamp() AT TIME ZONE 'UTC'",
-        exclusive=("BEGIN", f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"),
+        exclusive=("BEGIN ISOLATION LEVEL READ COMMITTED", f"SELECT pg_advisory_xact_lock({_MIGRATION_LOCK})"),
         release=("COMMIT",),
     )
 
@@ -79,7 +79,7 @@ def _fault(error: Exception) -> Fault:
     if isinstance(error, errors.UndefinedTable):
         return Fault.ABSENT
     busy = (errors.DeadlockDetected, errors.SerializationFailure, errors.LockNotAvailable, errors.UniqueViolation)
-    if isinstance(error, busy):
+    if isinstance(error, (*busy, errors.QueryCanceled)):
         return Fault.BUSY
     state = error.sqlstate if isinstance(error, psycopg.Error) else None
     gone = state is None or state.startswith(("08", "57P")) or state == errors.IdleInTransactionSessionTimeout.sqlstate

@@ -140,6 +140,7 @@ class SqlState:
         return self._transact(remove)
 
     def close(self) -> None:
+        """Using the state afterwards connects it again."""
         with self._lock:
             connection, self._connection = self._connection, None
             if connection is not None:
@@ -232,15 +233,15 @@ class SqlState:
                     return result
                 except self._dialect.error as error:
                     fault = self._dialect.fault(error)
-                    self._abandon(lost=fault is Fault.LOST, transaction=transaction)
+                    self._abandon(cursor, rollback=transaction, lost=fault is Fault.LOST)
                     unsettled = unsettled or (committing and fault is Fault.LOST)
                     if fault not in (Fault.LOST, Fault.BUSY) or attempt == _ATTEMPTS:
                         raise self._failure(error, fault, unsettled) from error
                 except StrandlineError:
-                    self._abandon(lost=False, transaction=transaction)
+                    self._abandon(cursor, rollback=transaction)
                     raise
                 except BaseException:  # Ctrl-C in the middle of a statement: the connection cannot be used on
-                    self.close()
+                    self._abandon(cursor, lost=True)
                     raise
         raise AssertionError("the last attempt returns or raises")
 
@@ -254,14 +255,16 @@ class SqlState:
                 raise kind(error.message, remedy=error.remedy) from error
         return self._connection.cursor()
 
-    def _abandon(self, *, lost: bool, transaction: bool) -> None:
-        if lost:
-            self.close()
-        elif transaction and self._connection is not None:
+    def _abandon(self, cursor: Cursor, *, rollback: bool = False, lost: bool = False) -> None:
+        with suppress(self._dialect.error):
+            cursor.close()  # before the connection: SQLite keeps the file open as long as a cursor is
+        if rollback and not lost and self._connection is not None:
             try:
                 self._connection.cursor().execute("ROLLBACK")
             except self._dialect.error:  # ended by the database already, or the connection went too
-                self.close()
+                lost = True
+        if lost:
+            self.close()
 
     def _failure(self, error: Exception, fault: Fault, unsettled: bool) -> StrandlineError:
         if unsettled:

@@ -15,6 +15,7 @@ from strandline.endpoint import Endpoint
 from strandline.state.dialect import Connection, Dialect, Fault
 
 _WAIT_SECONDS = 15.0
+_SMALLEST_PAGE = 512
 
 
 def dialect(endpoint: Endpoint) -> Dialect:
@@ -55,8 +56,11 @@ def _connect(path: Path) -> Connection:
             f"the state file {path} cannot be opened: {error.strerror}",
             remedy="Check the folder and the permissions, or name another file under `state:`.",
         ) from error
+    size = path.stat().st_size
+    if 0 < size < _SMALLEST_PAGE:
+        raise _damaged(path, "it is too short")  # SQLite would take it for an empty one
     connection = sqlite3.connect(path, timeout=_WAIT_SECONDS, isolation_level=None, check_same_thread=False)
-    if path.stat().st_size == 0:
+    if size == 0:
         try:
             _write_ahead(connection)
         except sqlite3.Error as error:
@@ -95,14 +99,7 @@ def _fault(error: Exception) -> Fault:
 def _explain(path: Path, error: Exception) -> StateError:
     code = _primary(error)
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return StateError(
-            f"the state file {path} is damaged or is not a state file: {error}",
-            why="It was left as it is. Starting over with an empty state would read everything again.",
-            remedy=(
-                f"Restore {path} from a backup, or move it away and rebuild the positions from the targets:\n"
-                "strandline watermark import --from-target"
-            ),
-        )
+        return _damaged(path, str(error))
     if code == sqlite3.SQLITE_FULL:
         return StateError(
             f"the disk is full: nothing was written to the state file {path}",
@@ -114,3 +111,14 @@ def _explain(path: Path, error: Exception) -> StateError:
         sqlite3.SQLITE_IOERR: "Check the disk, its free space and its permissions. A network folder cannot hold it.",
     }
     return StateError(f"the state file {path}: {error}", remedy=remedy.get(code, ""))
+
+
+def _damaged(path: Path, how: str) -> StateError:
+    return StateError(
+        f"the state file {path} is damaged or is not a state file: {how}",
+        why="It was left as it is. Starting over with an empty state would read everything again.",
+        remedy=(
+            f"Restore {path} from a backup, or move it away and rebuild the positions from the targets:\n"
+            "strandline watermark import --from-target"
+        ),
+    )

@@ -1,0 +1,192 @@
+"""A state on a server whose connections break, above all while a COMMIT is on its way."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+
+from strandline.core.errors import CommitUnknownError, ConflictError, ConnectError, TransientError
+from strandline.core.protocols import State
+from strandline.endpoint import Endpoint
+from strandline.state import open_state
+from strandline.testing.state import position, run
+
+_COMMIT = re.compile(rb"COMMIT(?!TED)")
+
+
+class Wire:
+    """A TCP relay to the server that can break: at once, or around the next COMMIT."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.server = (host, port)
+        self.cut_before_commit = False  # the server never hears of it
+        self.cut_after_commit = False  # the server does it, the answer is lost
+        self.down = False  # no new connection is served
+        self._open: list[socket.socket] = []
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        for end in self._open:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        self._open.clear()
+
+    def close(self) -> None:
+        self.cut()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):  # the listener was closed
+            while True:
+                client, _ = self._listener.accept()
+                if self.down:
+                    client.close()
+                    continue
+                server = socket.create_connection(self.server)
+                self._open += [client, server]
+                threading.Thread(target=self._upward, args=(client, server), daemon=True).start()
+                threading.Thread(target=self._downward, args=(server, client), daemon=True).start()
+
+    def _upward(self, client: socket.socket, server: socket.socket) -> None:
+        with server, suppress(OSError):
+            while data := client.recv(65536):
+                commit = _COMMIT.search(data) is not None
+                if commit and self.cut_before_commit:
+                    self.cut_before_commit = False
+                    self.cut()
+                    return
+                if commit and self.cut_after_commit:
+                    self.cut_after_commit = False
+                    client.shutdown(socket.SHUT_RDWR)
+                server.sendall(data)
+
+    def _downward(self, server: socket.socket, client: socket.socket) -> None:
+        with client, suppress(OSError):
+            while data := server.recv(65536):
+                client.sendall(data)
+
+
+@pytest.fixture(params=["pg_database", "mariadb_database"])
+def endpoint(request: pytest.FixtureRequest) -> Endpoint:
+    return Endpoint.parse(request.getfixturevalue(request.param))
+
+
+@pytest.fixture
+def wire(endpoint: Endpoint) -> Iterator[Wire]:
+    assert endpoint.port is not None
+    wire = Wire(endpoint.host, endpoint.port)
+    yield wire
+    wire.close()
+
+
+@pytest.fixture
+def direct(endpoint: Endpoint) -> Iterator[State]:
+    state = open_state(endpoint)
+    yield state
+    state.close()
+
+
+@pytest.fixture
+def state(direct: State, endpoint: Endpoint, wire: Wire) -> Iterator[State]:
+    """The same store as `direct`, over the wire."""
+    options = {"sslmode": "disable", "gssencmode": "disable"} if endpoint.scheme == "postgresql" else {}
+    state = open_state(replace(endpoint, port=wire.port, options=options))
+    yield state
+    state.close()
+
+
+def test_a_connection_lost_while_idle_is_made_again(state: State, wire: Wire) -> None:
+    (record,) = state.put([position("orders", epoch=1)])
+    wire.cut()
+    assert state.read("position") == [record]
+    wire.cut()
+    (record,) = state.put([record])
+    wire.cut()
+    state.append([run("r1")])
+    wire.cut()
+    assert state.now().tzinfo is not None
+    wire.cut()
+    assert state.prune("run", "r2") == 1
+    wire.cut()
+    state.delete([record])
+    assert state.read("position") == []
+
+
+def test_a_commit_that_never_arrived_is_made_again(state: State, direct: State, wire: Wire) -> None:
+    wire.cut_before_commit = True
+    put = state.put([position("orders", epoch=1), run("r1")])
+    assert not wire.cut_before_commit
+    assert [record.revision for record in put] == [1, 1]
+    assert direct.read("position") + direct.read("run") == put
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_a_commit_whose_answer_was_lost_is_found(state: State, direct: State, wire: Wire, new: bool) -> None:
+    records = [position("orders", epoch=1), run("r1")]
+    if not new:
+        records = direct.put(records)
+    wire.cut_after_commit = True
+    put = state.put(records)
+    assert not wire.cut_after_commit
+    assert {record.revision for record in put} == {1 if new else 2}
+    assert direct.read("position") + direct.read("run") == put
+
+
+def test_a_deletion_whose_answer_was_lost_is_found(state: State, direct: State, wire: Wire) -> None:
+    (record,) = direct.put([position("orders")])
+    wire.cut_after_commit = True
+    state.delete([record])
+    assert not wire.cut_after_commit
+    assert direct.read("position") == []
+
+
+def test_a_lost_answer_does_not_hide_that_somebody_else_wrote(state: State, direct: State, wire: Wire) -> None:
+    (record,) = direct.put([position("orders", epoch=1)])
+    (newer,) = direct.put([record])
+    wire.cut_before_commit = True
+    with pytest.raises(ConflictError):
+        state.put([record])
+    wire.cut_before_commit = False
+    assert direct.read("position") == [newer]
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_a_commit_that_cannot_be_settled_is_unknown(state: State, direct: State, wire: Wire, arrived: bool) -> None:
+    (record,) = state.put([position("orders", epoch=1)])
+    wire.down = True
+    wire.cut_after_commit, wire.cut_before_commit = arrived, not arrived
+    with pytest.raises(CommitUnknownError):
+        state.put([record])
+    wire.down = False
+    while arrived and direct.read("position")[0].revision == 1:
+        pass  # the server is still at it
+    assert direct.read("position")[0].revision == (2 if arrived else 1)
+    assert state.read("position") == direct.read("position")
+
+
+def test_a_server_that_is_gone_is_worth_another_try(state: State, wire: Wire) -> None:
+    wire.down = True
+    wire.cut()
+    with pytest.raises(TransientError) as caught:
+        state.put([position("orders")])
+    assert not isinstance(caught.value, CommitUnknownError)
+    wire.down = False
+    state.put([position("orders")])
+
+
+def test_a_server_that_cannot_be_reached_or_refuses_is_a_connect_error(endpoint: Endpoint, wire: Wire) -> None:
+    with pytest.raises(ConnectError) as caught:
+        open_state(replace(endpoint, password="nonsense"))
+    assert "nonsense" not in caught.value.explain()
+    wire.down = True
+    with pytest.raises(ConnectError, match="cannot be reached"):
+        open_state(replace(endpoint, port=wire.port))
