@@ -23,7 +23,7 @@ class TestMemoryState(StateContract):
 class TestSqliteState(StateContract):
     @pytest.fixture
     def connect(self, tmp_path: Path) -> Connect:
-        return lambda: open_state(Endpoint.parse(f"sqlite://{tmp_path}/folder/state.db"))
+        return lambda: open_state(Endpoint.parse(f"sqlite:///{tmp_path}/folder/state.db"))
 
 
 class TestPostgresState(StateContract):

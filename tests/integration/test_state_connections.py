@@ -96,7 +96,7 @@ def direct(endpoint: Endpoint) -> Iterator[State]:
 
 
 @pytest.fixture
-def state(direct: State, endpoint: Endpoint, wire: Wire) -> Iterator[State]:
+def state(endpoint: Endpoint, wire: Wire) -> Iterator[State]:
     """The same store as `direct`, over the wire."""
     options = {"sslmode": "disable", "gssencmode": "disable"} if endpoint.scheme == "postgresql" else {}
     state = open_state(replace(endpoint, port=wire.port, options=options))

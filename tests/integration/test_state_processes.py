@@ -30,7 +30,9 @@ sys.stdin.readline()
 state = open_state(Endpoint.parse(sys.argv[1]))
 """
 _IDENTITY = _OPEN + "print(state.identity())"
-_INCREMENT = _OPEN + """
+_INCREMENT = (
+    _OPEN
+    + """
 done = 0
 while done < int(sys.argv[2]):
     found = state.read("position") or [position("orders", rows_read=0)]
@@ -41,12 +43,16 @@ while done < int(sys.argv[2]):
         pass
 print(done)
 """
-_FOREVER = _OPEN + """
+)
+_FOREVER = (
+    _OPEN
+    + """
 records = state.read("position")
 print("writing", flush=True)
 while True:
     records = state.put([replace(record, fields={"epoch": record.revision}) for record in records])
 """
+)
 
 
 def start(script: str, *arguments: str) -> subprocess.Popen[str]:
@@ -82,7 +88,7 @@ def at_once(script: str, *arguments: str) -> list[str]:
 @pytest.fixture(params=["sqlite", "postgresql", "mysql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
-        return f"sqlite://{tmp_path}/state.db"
+        return f"sqlite:///{tmp_path}/state.db"
     found: str = request.getfixturevalue({"postgresql": "pg_database", "mysql": "mariadb_database"}[request.param])
     return found
 

@@ -15,7 +15,7 @@ def open_state(endpoint: Endpoint) -> State:
     from strandline.state.sql import SqlState
 
     match endpoint.scheme:
-        case "sqlite" | "file":
+        case "sqlite":
             from strandline.state.sqlite import dialect
         case "postgresql":
             from strandline.state.postgres import dialect
@@ -24,6 +24,6 @@ def open_state(endpoint: Endpoint) -> State:
         case scheme:
             raise ConfigError(
                 f"a state cannot live in {scheme!r}",
-                remedy="Give a file, or sqlite:///FILE, postgresql://USER@HOST/DATABASE or mysql://USER@HOST/DATABASE.",
+                remedy="Give sqlite:///FILE, postgresql://USER@HOST/DATABASE or mysql://USER@HOST/DATABASE.",
             )
     return SqlState(dialect(endpoint))
