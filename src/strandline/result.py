@@ -91,8 +91,14 @@ def _outcome_json(outcome: Outcome) -> Json:
         "rows_updated": applied.rows_updated,
         "rows_deleted": applied.rows_deleted,
         "seconds": round(outcome.seconds, 3),
-        "error": str(outcome.error) if outcome.error else None,
+        "error": _error(outcome),
     }
+
+
+def _error(outcome: Outcome) -> str | None:
+    if outcome.plan.reason is Reason.BUSY:
+        return f"another run is at work: {outcome.plan.note}"
+    return str(outcome.error) if outcome.error else None
 
 
 def worst(outcomes: tuple[Outcome, ...]) -> Status:

@@ -1,0 +1,149 @@
+"""Progress bars on a terminal: one per table at work. Loads rich, so it is imported only where bars are drawn."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.text import Text
+
+from strandline.cli import text
+from strandline.core.events import (
+    Committed,
+    Event,
+    Held,
+    Intended,
+    Planned,
+    Retrying,
+    TableEvent,
+    TableFinished,
+    Warned,
+)
+from strandline.core.position import Status
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+_SHOWN = 12  # with more tables than this, finished ones make room
+
+
+class _Left(ProgressColumn):
+    """Time left, from the slices done so far."""
+
+    def render(self, task: Task) -> Text:
+        done, of, elapsed = task.fields["done"], task.fields["of"], task.elapsed or 0.0
+        if task.finished or not done or not of:
+            return Text(task.fields["note"], style="dim")
+        left = max(0.0, task.fields["per_slice"] * of - elapsed)
+        return Text(f"{text.duration(left)} left", style="dim")
+
+
+class Bars:
+    """A listener; safe to call from the threads of several tables."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            TextColumn("{task.fields[stage]}", style="dim"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.fields[state]}"),
+            TextColumn("{task.fields[rows]}", justify="right"),
+            TextColumn("{task.fields[rate]}", justify="right"),
+            _Left(),
+            console=console or Console(stderr=True),
+        )
+        self._tasks: dict[tuple[str, str, str], TaskID] = {}
+        self._rows: dict[TaskID, int] = {}
+        self._started: dict[TaskID, float] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Bars:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, TableEvent):
+            with self._lock:
+                self._on(event)
+
+    def _on(self, event: TableEvent) -> None:
+        match event:
+            case Planned():
+                self._begin(event)
+            case Held():
+                self._say(event, f"held by {text.holder(event.held_by)}")
+            case Warned():
+                self._say(event, event.message)
+            case Retrying():
+                self._update(event, state=f"again in {text.duration(event.wait_seconds)}", note=event.error[:60])
+            case Intended():
+                self._update(event, state=f"slice {event.number}/{event.of}", note="")
+            case Committed():
+                self._committed(event)
+            case TableFinished():
+                self._finished(event)
+
+    def _begin(self, event: Planned) -> None:
+        plan = event.plan
+        task = self._progress.add_task(
+            event.table,
+            total=len(plan.slices) if len(plan.slices) > 1 else None,  # one slice: a bar that only moves
+            completed=plan.done,
+            stage=event.stage,
+            state="",
+            rows="",
+            rate="",
+            note="",
+            done=0,
+            of=len(plan.remaining),
+            per_slice=0.0,
+        )
+        self._tasks[event.pipeline, event.table, event.stage] = task
+        self._rows[task] = 0
+        self._started[task] = time.monotonic()
+
+    def _committed(self, event: Committed) -> None:
+        task = self._task(event)
+        if task is None:
+            return
+        self._rows[task] += event.applied.rows_read
+        seconds = max(time.monotonic() - self._started[task], 0.001)
+        done = self._progress.tasks[self._progress.task_ids.index(task)].fields["done"] + 1
+        self._progress.update(
+            task,
+            advance=1,
+            rows=text.many(self._rows[task], "row"),
+            rate=text.rate(self._rows[task] / seconds),
+            done=done,
+            per_slice=seconds / done,
+        )
+
+    def _finished(self, event: TableFinished) -> None:
+        task = self._task(event)
+        if task is None:
+            return
+        done = event.status is Status.COMPLETED
+        state, note = ("done", text.changes(event.applied)) if done else ("[red]FAILED[/red]", event.error[:60])
+        self._progress.update(task, total=1, completed=1 if done else 0, state=state, note=note, done=0)
+        self._progress.stop_task(task)
+        if len(self._tasks) > _SHOWN:
+            self._progress.update(task, visible=False)
+
+    def _update(self, event: TableEvent, *, state: str, note: str) -> None:
+        task = self._task(event)
+        if task is not None:
+            self._progress.update(task, state=state, note=note)
+
+    def _task(self, event: TableEvent) -> TaskID | None:
+        return self._tasks.get((event.pipeline, event.table, event.stage))
+
+    def _say(self, event: TableEvent, message: str) -> None:
+        self._progress.console.print(Text(f"{event.pipeline}.{event.table}: {message}"))

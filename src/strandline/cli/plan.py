@@ -1,0 +1,73 @@
+"""`strandline plan`: what a sync would move, without moving it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from strandline.cli.invocation import Invocation, common, pipeline_option, tables_option
+
+if TYPE_CHECKING:
+    from strandline.project import Project
+
+WORK_PENDING = 3
+
+
+@click.command()
+@pipeline_option
+@tables_option
+@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="As for sync: about N rows per table.")
+@click.option("--detailed-exitcode", is_flag=True, help="Exit with 3 if there is something to move.")
+@common
+@click.pass_obj
+def plan(
+    invocation: Invocation, pipeline: str | None, tables: tuple[str, ...], limit: int | None, detailed_exitcode: bool
+) -> int:
+    """Show what a sync would move, without moving it.
+
+    Per table: the window, the rows in it (~ is an estimate) and why. Starts no JVM and stores nothing. Exits with 1 if
+    a table is stopped by an error.
+    """
+    from strandline.cli.selection import select
+
+    with invocation.project() as project:
+        chosen = select(project, pipeline, tables)
+        return show(invocation, project, chosen, limit=limit, detailed=detailed_exitcode)
+
+
+def show(
+    invocation: Invocation,
+    project: Project,
+    chosen: Mapping[str, tuple[str, ...]],
+    *,
+    limit: int | None = None,
+    full: bool = False,
+    detailed: bool = False,
+) -> int:
+    """Plan and print; one pipeline's error leaves the others alone. Returns the exit code."""
+    from strandline.cli import render
+    from strandline.core.errors import StrandlineError
+
+    shown, codes = [], []
+    for name, tables in chosen.items():
+        try:
+            made = project.plan(name, tables=tables, limit=limit, full=full)
+        except StrandlineError as error:
+            if len(chosen) == 1:
+                raise
+            invocation.tell_error(error.at(name))
+            codes.append(error.exit_code)
+            continue
+        shown.append(made)
+        codes += [1] if made.errors else [WORK_PENDING] if made.work and detailed else []
+        if not invocation.json:
+            again = invocation.command("sync", "-p", name, *(word for table in tables for word in ("-t", table)))
+            invocation.say("\n".join(render.plan(made, datetime.now(UTC), run=again, room=invocation.room())) + "\n")
+        for stopped in made.errors:
+            invocation.tell_error(stopped)
+    if invocation.json:
+        invocation.say_json({"pipelines": [made.to_json() for made in shown]})
+    return 1 if 1 in codes else max(codes, default=0)
