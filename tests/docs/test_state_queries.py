@@ -43,8 +43,10 @@ def seed(state: State) -> None:
         [
             Record("position", ("shop", "orders", "load"), {"watermark": "9007199254740993", "last_value": "7"}),
             Record("position", ("shop", "items", "load"), {"watermark": "2026-11-15T08:12:44.120001Z"}),
-            Record("lease", ("shop", "orders"), {"holder": "ann@host 12", "token": 4}),
-            Record("lease", ("shop", "items"), {"holder": "", "token": 2}),
+            Record(
+                "lease", ("shop", "orders"), {"holder": "ann@host pid 12", "expires_at": "2026-11-15T08:13:00.000Z"}
+            ),
+            Record("lease", ("shop", "items"), {"holder": "bob@host pid 7", "expires_at": ""}),
         ]
     )
 
@@ -142,7 +144,7 @@ def test_changes_and_leases(ask: Ask) -> None:
     (change,) = ask(QUERIES["Watermarks moved by a person"])
     assert (change["old"], change["new"]) == ("5", "3")
     (lease,) = ask(QUERIES["Who holds what now"])
-    assert lease["holder"] == "ann@host 12"
+    assert lease["holder"] == "ann@host pid 12"
 
 
 def test_every_table_is_explained() -> None:

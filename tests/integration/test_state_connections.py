@@ -14,7 +14,7 @@ import pytest
 from strandline.core.errors import CommitUnknownError, ConflictError, ConnectError, TransientError
 from strandline.core.protocols import State
 from strandline.endpoint import Endpoint
-from strandline.state import open_state
+from strandline.state import mysql, open_state, postgres
 from strandline.testing.state import position, run
 
 _COMMIT = re.compile(rb"COMMIT(?!TED)")
@@ -190,3 +190,21 @@ def test_a_server_that_cannot_be_reached_or_refuses_is_a_connect_error(endpoint:
     wire.down = True
     with pytest.raises(ConnectError, match="cannot be reached"):
         open_state(replace(endpoint, port=wire.port))
+
+
+def test_an_older_store_on_a_server_gets_what_it_lacks(endpoint: Endpoint, direct: State) -> None:
+    (record,) = direct.put([position("orders", epoch=5)])
+    connection = {"postgresql": postgres, "mysql": mysql}[endpoint.scheme].dialect(endpoint).connect()
+    for statement in (
+        "ALTER TABLE strandline_positions DROP COLUMN measures",
+        "DROP TABLE strandline_changes",
+        "UPDATE strandline_meta SET value = '0' WHERE name = 'schema_version'",
+    ):
+        connection.cursor().execute(statement)
+    connection.close()
+    state = open_state(endpoint)
+    assert state.identity() == direct.identity()
+    assert state.read("position") == [record]
+    assert state.read("change") == []
+    state.put([replace(record, fields={"measures": "all"})])
+    state.close()
