@@ -66,6 +66,12 @@ def spark() -> Iterator[SparkSession]:
     stop(session)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Quick tests first, so that a mistake shows before servers and Spark start."""
+    quick = ("unit", "property")
+    items.sort(key=lambda item: not any(folder in item.path.parts for folder in quick))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     skipped = [report for report in terminalreporter.stats.get("skipped", []) if _NO_MARIADB in str(report.longrepr)]
     if skipped:

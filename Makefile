@@ -1,0 +1,38 @@
+# make setup | demo | test | check | bench | lock | clean
+PYTHON ?=
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: setup demo test check lint bench lock clean
+
+setup: $(READY)
+
+$(READY): pyproject.toml requirements/build.txt requirements/dev.txt tools/setup.sh
+	@PYTHON="$(PYTHON)" tools/setup.sh
+	@touch $@
+
+demo: setup
+	@$(BIN)/strandline demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+check: lint
+	$(BIN)/python -m pytest tests/unit tests/property
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python benchmarks/foundation.py
+
+lock: setup
+	$(BIN)/uv pip compile requirements/build.in --upgrade $(LOCK) --output-file requirements/build.txt
+	$(BIN)/uv pip compile pyproject.toml --extra dev --upgrade $(LOCK) --output-file requirements/dev.txt
+
+LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command "make lock"
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
