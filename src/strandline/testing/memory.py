@@ -356,6 +356,11 @@ class MemorySink:
         self._before += [before] if before else []
         self._after += [after] if after else []
 
+    def forget_actions(self) -> None:
+        """Whatever `at_commit` still waits for does not happen."""
+        self._before.clear()
+        self._after.clear()
+
     def rows(self, target: str) -> list[Row]:
         """Every row, repeated ones included, in an order that does not depend on how they came."""
         held = self._targets.get(target, Target())

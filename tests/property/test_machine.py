@@ -1,0 +1,302 @@
+"""Everything that may happen to one table, in any order: late commits, crashes at every event, zombies, people.
+
+Below the watermark the target equals the source at every moment, and the watermark falls only when a person moves it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import Phase as SearchPhase
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from strandline.core.batch import Batch
+from strandline.core.errors import CommitUnknownError, TargetError, TransientError
+from strandline.core.events import Event
+from strandline.core.position import Position, Status
+from strandline.core.reconcile import settle
+from strandline.core.watermark import Kind, Watermark
+from strandline.core.window import Slice, Window
+from strandline.state.memory import MemoryState
+from strandline.testing.memory import Candidate, Phase, Target, Transaction
+from strandline.testing.world import Killed, World
+
+IDS = st.integers(1, 6)
+VALUES = st.sampled_from("abc")
+EVENTS = st.integers(0, 12)
+SECONDS = st.sampled_from([0.000001, 0.5, 20.0, 61.0])
+
+
+class Machine(RuleBasedStateMachine):
+    transactions: Bundle[Transaction] = Bundle("transactions")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+        self.world.table()
+        self.highest: Watermark | None = None
+        self.backups: list[Target] = []
+
+    @initialize(kind=st.sampled_from([Kind.TIMESTAMP, Kind.INTEGER]), rows=st.integers(1, 3), by_key=st.booleans())
+    def start(self, kind: Kind, rows: int, by_key: bool) -> None:
+        self.world = World(key_slices=by_key)
+        self.world.table(kind=kind, slice_rows=rows)
+
+    # the database
+
+    @rule(target=transactions)
+    def begin(self) -> Transaction:
+        return self.world.source.begin()
+
+    @rule(transaction=transactions, id=IDS, value=VALUES, late=st.booleans())
+    def write(self, transaction: Transaction, id: int, value: str, late: bool) -> None:
+        """Stamped when the transaction began (`late`), or when the statement does."""
+        locked = any(
+            ("orders", (id,)) in other.writes for other in self.world.source.in_flight() if other is not transaction
+        )
+        if transaction.phase is Phase.OPEN and not locked:
+            transaction.write("orders", {"id": id, "value": value}, at=None if late else self.world.clock.now())
+
+    @rule(transaction=transactions)
+    def prepare(self, transaction: Transaction) -> None:
+        if transaction.phase is Phase.OPEN:
+            transaction.prepare()
+
+    @rule(transaction=transactions, commit=st.sampled_from([True, True, False]))
+    def end(self, transaction: Transaction, commit: bool) -> None:
+        if transaction.phase is not Phase.ENDED:
+            (transaction.commit if commit else transaction.rollback)()
+
+    @rule(id=IDS, value=VALUES)
+    def write_and_commit(self, id: int, value: str) -> None:
+        transaction = self.world.source.begin()
+        self.write(transaction, id, value, late=False)
+        transaction.commit()
+
+    @rule(seconds=SECONDS)
+    def wait(self, seconds: float) -> None:
+        self.world.clock.advance(seconds)
+
+    # runs
+
+    @rule(limit=st.sampled_from([None, None, 1, 2]))
+    def poll(self, limit: int | None) -> None:
+        for outcome in self.world.poll(limit=limit).values():
+            assert outcome.status is Status.COMPLETED, outcome.error
+
+    @rule(at=EVENTS)
+    def poll_and_die_at_an_event(self, at: int) -> None:
+        self.world.poll_killed(at)
+
+    @rule(after=st.booleans())
+    def poll_and_die_at_the_sinks_commit(self, after: bool) -> None:
+        try:
+            self.at_commit(after, Killed())
+            self.world.poll()
+        except Killed:
+            return
+        finally:
+            self.world.sink.forget_actions()
+
+    @rule(after=st.booleans(), error=st.sampled_from([TransientError, CommitUnknownError]))
+    def poll_through_trouble(self, after: bool, error: type[TransientError]) -> None:
+        self.at_commit(after, error("connection lost"))
+        for outcome in self.world.poll().values():
+            assert outcome.status is Status.COMPLETED, outcome.error
+        self.world.sink.forget_actions()
+
+    @rule(at=EVENTS, id=IDS)
+    def zombie_wakes_at_an_event(self, at: int, id: int) -> None:
+        """It hangs at this event; its lease runs out and others poll and write; then it goes on as if nothing was."""
+        seen = 0
+
+        def listener(_: Event) -> None:
+            nonlocal seen
+            seen += 1
+            if seen == at + 1:
+                self.overtake(id)
+
+        self.world.poll(listener)
+
+    @rule(after=st.booleans(), id=IDS)
+    def zombie_hangs_in_the_sink(self, after: bool, id: int) -> None:
+        self.world.sink.at_commit(**{"after" if after else "before": lambda: self.overtake(id)})
+        self.world.poll()
+        self.world.sink.forget_actions()
+
+    def overtake(self, id: int) -> None:
+        self.world.expire_leases()
+        self.world.poll()
+        self.write_and_commit(id, "while the zombie slept")
+        self.world.clock.advance(1)
+        self.world.poll()
+
+    def at_commit(self, after: bool, error: BaseException) -> None:
+        def action() -> None:
+            raise error
+
+        self.world.sink.at_commit(**{"after" if after else "before": action})
+
+    # people
+
+    @rule(share=st.floats(0, 1))
+    def person_moves_the_watermark_back(self, share: float) -> None:
+        """Under no lease, and with the open intent settled, as `watermark set` does."""
+        world = self.world
+        world.expire_leases()
+        position = settle(world.sink.applied(world.tables["orders"]), world.position())
+        seen = sorted(
+            {batch.high for batch in world.sink.log if position.watermark and batch.high < position.watermark}
+        )
+        watermark = seen[int(share * (len(seen) - 1))] if seen and share else None
+        world.books().write([position.moved(watermark)])
+        self.highest = watermark
+
+    @precondition(lambda self: self.world.position().batch is not None)
+    @rule(dropped=st.booleans())
+    def target_is_lost(self, dropped: bool) -> None:
+        """Found out before anything is written to it; then somebody brings it back."""
+        world = self.world
+        now = world.sink.backup("orders")
+        older = [backup for backup in self.backups if not self.accepted(backup)]
+        if not dropped and not older:
+            return
+        lost = None if dropped else older[-1]
+        world.sink.restore("orders", lost)
+        world.expire_leases()
+        for outcome in world.poll().values():
+            assert isinstance(outcome.error, TargetError)
+        assert world.sink.backup("orders") == lost
+        world.sink.restore("orders", now)
+
+    def accepted(self, backup: Target) -> bool:
+        """Whether a target like this would be taken for the present one, or for the one that is to come."""
+        position = self.world.position()
+        return any(
+            batch is not None and batch.same(receipt.batch)
+            for receipt in backup.receipts.values()
+            for batch in (position.batch, position.intent)
+        )
+
+    # what is always true
+
+    @invariant()
+    def below_the_watermark_target_equals_source(self) -> None:
+        target = {row["id"]: row for row in self.world.target_rows()}
+        for row in self.world.source_rows():
+            assert target.get(row["id"]) == row
+
+    @invariant()
+    def no_row_is_there_twice_and_none_was_made_up(self) -> None:
+        times = Counter(row["id"] for row in self.world.target_rows())
+        assert set(times) <= {row["id"] for row in self.world.source.rows("orders")}
+        assert all(number == 1 for number in times.values())
+
+    @invariant()
+    def the_watermark_never_falls(self) -> None:
+        watermark = self.world.position().watermark
+        if self.highest is not None:
+            assert watermark is not None and watermark >= self.highest
+        self.highest = watermark
+
+    @invariant()
+    def no_batch_is_applied_twice(self) -> None:
+        orders = [batch.order for batch in self.world.sink.log]
+        assert orders == sorted(set(orders))
+        backup = self.world.sink.backup("orders")
+        if backup is not None and backup not in self.backups:
+            self.backups.append(backup)
+
+    def teardown(self) -> None:
+        """Everything ends, and a last poll brings what is left."""
+        for transaction in self.world.source.in_flight():
+            transaction.commit()
+        self.world.expire_leases()
+        self.poll(None)
+        self.poll(None)
+        assert self.world.target_rows() == self.world.source.rows("orders")
+        self.the_watermark_never_falls()
+
+
+QUICK = settings(
+    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
+)
+TestMachine = Machine.TestCase
+TestMachine.settings = QUICK
+
+
+# A machine that cannot fail proves nothing: each of these is a mistake that peers make, and it must be found.
+
+
+def _barrier_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Candidate, "proven", True)
+
+
+def _prepared_transactions_ignored(patch: pytest.MonkeyPatch) -> None:
+    def proven(candidate: Candidate) -> bool:
+        return all(transaction.phase is not Phase.OPEN for transaction in candidate.noted)
+
+    patch.setattr(Candidate, "proven", property(proven))
+
+
+def _rows_at_the_watermark_left_out(patch: pytest.MonkeyPatch) -> None:
+    def contains(window: Window, value: Watermark) -> bool:
+        return (window.low is None or window.low < value) and value < window.high
+
+    patch.setattr(Window, "contains", contains)
+
+
+def _watermark_moved_before_the_sink(patch: pytest.MonkeyPatch) -> None:
+    def intending(position: Position, batch: Batch) -> Position:
+        return replace(position, intent=batch, watermark=batch.watermark)
+
+    patch.setattr(Position, "intending", intending)
+
+
+def _batch_numbers_restarted(patch: pytest.MonkeyPatch) -> None:
+    real = Position.next
+
+    def next_(position: Position, slice_: Slice, store: str, attempt: str) -> Batch:
+        return replace(real(position, slice_, store, attempt), number=1)
+
+    patch.setattr(Position, "next", next_)
+
+
+def _state_not_compared(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MemoryState, "_compare", lambda *_: None)
+
+
+def _intent_not_kept(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Position, "intending", lambda position, _: position)
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        _barrier_ignored,
+        _prepared_transactions_ignored,
+        _rows_at_the_watermark_left_out,
+        _watermark_moved_before_the_sink,
+        _batch_numbers_restarted,
+        _state_not_compared,
+        _intent_not_kept,
+    ],
+)
+def test_the_machine_finds(mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    mistake(monkeypatch)
+    search = settings(QUICK, max_examples=500, database=None, phases=[SearchPhase.generate], derandomize=True)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(Machine, settings=search)
