@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from itertools import count
+from itertools import count, groupby
 from typing import TYPE_CHECKING, Any
 
 from strandline.core.batch import Applied, Batch, Receipt
@@ -266,7 +266,7 @@ class MemorySource:
         if limit is not None and limit < len(values):
             after = [value for value in values if value > values[limit - 1]]
             window = Window(window.low, after[0]) if after else window
-        return by_cursor(window, values[table.slice_rows :: table.slice_rows])
+        return by_cursor(window, _cuts(values, table.slice_rows))
 
     def changes(self, table: Table, slice: Slice) -> MemoryChanges:
         return MemoryChanges(self, table, slice)
@@ -281,6 +281,17 @@ class MemorySource:
 
     def close(self) -> None:
         """There is nothing to give back; the rows stay."""
+
+
+def _cuts(values: Sequence[Watermark], rows: int) -> list[Watermark]:
+    """Where slices of at least so many rows end, between two values and never inside one."""
+    cuts, size = [], 0
+    for value, tie in groupby(values):
+        if size >= rows:
+            cuts.append(value)
+            size = 0
+        size += len(list(tie))
+    return cuts
 
 
 def _belongs(table: Table, slice: Slice, row: Row) -> bool:
