@@ -9,13 +9,17 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from shop import PASSWORD, Shop, open_shop
 
 from strandline import cli
+from strandline.cli.app import app
+from strandline.cli.reference import document
 from strandline.core.errors import ConfigError, ConnectError, RunFailedError, SourceError
 
 
@@ -415,3 +419,22 @@ def test_a_reader_that_goes_away_is_no_error(shop: Shop) -> None:
     done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, env=_environment())
     assert done.stderr == ""
     assert json.loads(done.stdout + "}") == {}
+
+
+def test_the_reference_is_up_to_date() -> None:
+    page = Path(__file__).parents[2] / "docs" / "cli.md"
+    assert page.read_text(encoding="utf-8") == document(), "run: python -m strandline.cli.reference > docs/cli.md"
+
+
+def test_every_command_takes_a_config_and_json() -> None:
+    def commands(group: click.Group) -> Iterator[click.Command]:
+        for command in group.commands.values():
+            if isinstance(command, click.Group):
+                yield from commands(command)
+            else:
+                yield command
+
+    for command in commands(app):
+        names = {name for param in command.params for name in param.opts}
+        assert {"-c", "--json", "--debug"} <= names, command.name
+        assert all(getattr(param, "help", "documented") for param in command.params), command.name

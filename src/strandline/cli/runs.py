@@ -36,7 +36,12 @@ since_option = click.option(
 @runs.command("list")
 @pipeline_option
 @tables_option
-@click.option("--status", type=click.Choice(_STATUSES, case_sensitive=False), help="Only runs that stand so.")
+@click.option(
+    "--status",
+    type=click.Choice(_STATUSES, case_sensitive=False),
+    metavar="STATUS",
+    help="Only runs that are running, completed or failed.",
+)
 @since_option
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="The latest N.")
 @common
