@@ -96,7 +96,9 @@ def _endpoint(invocation: Invocation, source: str | None, variable: str) -> Endp
     endpoint = Endpoint.parse(url)
     password = endpoint.password or os.environ.get(variable, "")
     if not password and endpoint.user and _asking(invocation):
-        password = click.prompt(f"Password of {endpoint.user}", default="", hide_input=True, show_default=False, err=True)
+        password = click.prompt(
+            f"Password of {endpoint.user}", default="", hide_input=True, show_default=False, err=True
+        )
     invocation.redactor.register(password)
     return replace(endpoint, password=password)
 
