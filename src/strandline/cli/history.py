@@ -73,7 +73,8 @@ def part_json(part: Record) -> Json:
     }
 
 
-def runs(found: Sequence[Record], room: int | None) -> list[str]:
+def runs(found: Sequence[Record]) -> list[str]:
+    """One line per run; ids are whole, since people copy them."""
     rows = [
         (
             run_.key[0],
@@ -88,7 +89,7 @@ def runs(found: Sequence[Record], room: int | None) -> list[str]:
         for run_ in found
     ]
     head = ("run", "pipeline", "status", "started (UTC)", "time", "rows", "by", "error")
-    return render.table(head, rows, right=("time", "rows"), room=room and max(room, 120))
+    return render.table(head, rows, right=("time", "rows"))
 
 
 def run(found: Record, parts: Sequence[Record], room: int | None, *, retry: str) -> list[str]:

@@ -84,7 +84,8 @@ class Invocation:
             self.tell(question)
             raise ConfigError("this needs an answer, and there is no terminal to ask on", remedy="Add --yes to go on.")
         if not click.confirm(question + "\nGo on?", err=True):
-            raise click.Abort
+            self.tell("nothing was changed")
+            raise click.exceptions.Exit(1)
 
 
 def colours(stream: IO[str]) -> bool:

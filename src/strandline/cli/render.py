@@ -50,7 +50,7 @@ def table(
     """Aligned columns under a head. `right`: heads of columns of numbers. `room`: shorten the first column to fit."""
     cells = [list(head), *(list(row) for row in rows)]
     widths = [max(width(row[at]) for row in cells) for at in range(len(head))]
-    over = sum(widths) + 3 * len(head) - (room or 10_000)
+    over = sum(widths) + 3 * len(head) - 1 - (room or 10_000)
     if over > 0:
         widths[0] = max(12, widths[0] - over)
     lines = []

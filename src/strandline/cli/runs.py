@@ -64,7 +64,7 @@ def list_(
         if invocation.json:
             invocation.say_json({"runs": [history.run_json(run) for run in found]})
         elif found:
-            invocation.say("\n".join(history.runs(found, invocation.room())))
+            invocation.say("\n".join(history.runs(found)))
         else:
             invocation.tell("no runs")
     return 0
