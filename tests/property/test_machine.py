@@ -31,7 +31,8 @@ from strandline.core.reconcile import settle
 from strandline.core.watermark import Kind, Watermark
 from strandline.core.window import Slice, Window
 from strandline.state.memory import MemoryState
-from strandline.testing.memory import Candidate, Phase, Target, Transaction
+from strandline.testing.database import Phase, Transaction
+from strandline.testing.memory import Candidate, Target
 from strandline.testing.world import Killed, World
 
 IDS = st.integers(1, 6)

@@ -17,7 +17,7 @@ from strandline.core.position import Position, Status
 from strandline.core.protocols import Record
 from strandline.core.watermark import Kind, Watermark
 from strandline.state.memory import MemoryState
-from strandline.testing.memory import Clock
+from strandline.testing.database import Clock
 
 ORDERS = Position("shop", "orders", "sync")
 FREE = Lease("shop", "orders")

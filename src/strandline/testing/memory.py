@@ -1,7 +1,7 @@
 """A source and a sink in memory that keep the contracts for real, with every moment of their life in the test's hands.
 
-The source is a small database: transactions stamp rows when they start and commit when told, and the barrier holds the
-horizon for whatever is in flight. The sink commits rows and receipt together and can be stopped on either side of it.
+The source reads the small database of `testing.database`, and its barrier holds the horizon for whatever is in flight.
+The sink commits rows and receipt together and can be stopped on either side of that.
 """
 
 from __future__ import annotations
@@ -11,116 +11,25 @@ import fnmatch
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from enum import Enum
-from itertools import count, groupby
-from typing import TYPE_CHECKING, Any
+from datetime import datetime
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 from strandline.core.batch import Applied, Batch, Receipt
 from strandline.core.errors import BatchConflictError, SourceError, StrandlineError, TargetError
 from strandline.core.position import Holder, Horizon
-from strandline.core.table import Column, Mode, Table, TableInfo
+from strandline.core.table import Mode, Table, TableInfo
 from strandline.core.watermark import Cursor, Kind, Watermark
 from strandline.core.window import Slice, Window, by_cursor, by_key
+from strandline.testing.database import Clock, Key, MemoryDatabase, Phase, Row, Transaction, watermark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from strandline.core.protocols import Changes
 
-Row = dict[str, Any]
-Key = tuple[Any, ...]
 Action = Callable[[], None]
 OPERATION = "_operation"
-
-
-class Clock:
-    """Stands still until it is told to move."""
-
-    def __init__(self, at: datetime = datetime(2026, 11, 15, 8, tzinfo=UTC)) -> None:
-        self.at = at
-
-    def now(self) -> datetime:
-        return self.at
-
-    def advance(self, seconds: float) -> None:
-        self.at += timedelta(seconds=seconds)
-
-
-def watermark(cursor: Cursor, value: Any) -> Watermark:
-    """A row's cursor value as the core writes it."""
-    match cursor.kind:
-        case Kind.TIMESTAMP:
-            return Watermark(cursor.kind, f"{value:%Y-%m-%d %H:%M:%S.%f}").floor(cursor.precision)
-        case Kind.DATE:
-            return Watermark(cursor.kind, f"{value:%Y-%m-%d}")
-        case _:
-            return Watermark(cursor.kind, str(value))
-
-
-class Phase(Enum):
-    OPEN = "open"
-    PREPARED = "prepared"
-    ENDED = "ended"
-
-
-@dataclass
-class Transaction:
-    """Stamps its rows with the moment it began, or with `at`: the moment one of its statements did."""
-
-    source: MemorySource
-    number: int
-    began_at: datetime
-    phase: Phase = Phase.OPEN
-    writes: dict[tuple[str, Key], Row | None] = field(default_factory=dict)
-
-    def write(self, table: str, row: Row, *, at: datetime | None = None) -> Row:
-        """Insert or update. The cursor is stamped here, unless the row brings its own."""
-        self._expect(Phase.OPEN)
-        held = self.source.held(table)
-        cursor = held.cursor.column
-        if cursor not in row:
-            row = {**row, cursor: next(held.sequence) if held.cursor.kind is Kind.INTEGER else at or self.began_at}
-        self.source.lock(self, table, held.key_of(row))
-        self.writes[table, held.key_of(row)] = row
-        return row
-
-    def delete(self, table: str, *key: Any) -> None:
-        self._expect(Phase.OPEN)
-        self.source.lock(self, table, key)
-        self.writes[table, key] = None
-
-    def prepare(self) -> None:
-        """The first half of a two-phase commit: no more writes, and still in flight."""
-        self._expect(Phase.OPEN)
-        self.phase = Phase.PREPARED
-
-    def commit(self) -> None:
-        self._expect(Phase.OPEN, Phase.PREPARED)
-        self.source.commit(self)
-        self.phase = Phase.ENDED
-
-    def rollback(self) -> None:
-        self._expect(Phase.OPEN, Phase.PREPARED)
-        self.phase = Phase.ENDED
-
-    def _expect(self, *phases: Phase) -> None:
-        if self.phase not in phases:
-            raise ValueError(f"transaction {self.number} is {self.phase.value}")
-
-
-@dataclass
-class MemoryTable:
-    """One table of a MemorySource: its definition and its committed rows."""
-
-    info: TableInfo
-    cursor: Cursor
-    rows: dict[Key, Row] = field(default_factory=dict)
-    sequence: count[int] = field(default_factory=lambda: count(1))
-    last_id: int = 0  # the highest cursor value ever committed
-
-    def key_of(self, row: Row) -> Key:
-        return tuple(row[name] for name in self.info.key)
 
 
 @dataclass(frozen=True)
@@ -136,66 +45,16 @@ class Candidate:
         return all(transaction.phase is Phase.ENDED for transaction in self.noted)
 
 
-class MemorySource:
+class MemorySource(MemoryDatabase):
     """`barrier` False: the horizon is simply now, and says so (`proven` False). `key_slices`: first loads by key."""
 
     def __init__(self, clock: Clock, *, name: str = "memory", barrier: bool = True, key_slices: bool = False) -> None:
-        self.clock = clock
+        super().__init__(clock)
         self.name = name
         self.barrier = barrier
         self.key_slices = key_slices
         self.warnings: list[tuple[str, str]] = []
-        self._tables: dict[str, MemoryTable] = {}
-        self._transactions: list[Transaction] = []
         self._candidates: list[Candidate] = []
-        self._lock = threading.RLock()
-
-    # the database
-
-    def create(self, name: str, columns: Sequence[Column], cursor: Cursor, key: Sequence[str]) -> None:
-        info = TableInfo(name, tuple(columns), tuple(key), unique=(tuple(key),) if key else ())
-        self._tables[name] = MemoryTable(info, cursor)
-
-    def held(self, name: str) -> MemoryTable:
-        return self._tables[name]
-
-    def begin(self) -> Transaction:
-        transaction = Transaction(self, len(self._transactions) + 1, self.clock.now())
-        self._transactions.append(transaction)
-        return transaction
-
-    def write(self, table: str, *rows: Row) -> None:
-        """One transaction from begin to commit."""
-        transaction = self.begin()
-        for row in rows:
-            transaction.write(table, row)
-        transaction.commit()
-
-    def lock(self, owner: Transaction, table: str, key: Key) -> None:
-        """A row belongs to the transaction that wrote it until that has ended; here a second writer fails at once."""
-        if any((table, key) in other.writes for other in self.in_flight() if other is not owner):
-            raise ValueError(f"{table} {key} is locked")
-
-    def commit(self, transaction: Transaction) -> None:
-        with self._lock:
-            for (name, key), row in transaction.writes.items():
-                table = self._tables[name]
-                if row is None:
-                    table.rows.pop(key, None)
-                    continue
-                table.rows[key] = row
-                if table.cursor.kind is Kind.INTEGER and row[table.cursor.column] is not None:
-                    table.last_id = max(table.last_id, row[table.cursor.column])
-
-    def in_flight(self) -> list[Transaction]:
-        return [transaction for transaction in self._transactions if transaction.phase is not Phase.ENDED]
-
-    def rows(self, name: str) -> list[Row]:
-        """The committed rows, by key."""
-        with self._lock:
-            return [dict(row) for _, row in sorted(self._tables[name].rows.items())]
-
-    # the contract
 
     def identity(self) -> str:
         return self.name

@@ -15,7 +15,8 @@ from strandline.core.run import Hop, Outcome
 from strandline.core.table import Column, Mode, Table
 from strandline.core.watermark import Cursor, Kind
 from strandline.state.memory import MemoryState
-from strandline.testing.memory import Clock, MemorySink, MemorySource, Row, watermark
+from strandline.testing.database import Clock, Row, watermark
+from strandline.testing.memory import MemorySink, MemorySource
 
 PIPELINE, STAGE = "shop", "sync"
 
