@@ -20,7 +20,7 @@ from strandline.core.protocols import Record, Spark
 from strandline.core.run import Hop, Outcome
 from strandline.core.table import Table
 from strandline.pipeline import Pipeline
-from strandline.result import PipelinePlan, RunResult, idle, worst
+from strandline.result import PipelinePlan, RunResult, error_text, idle, worst
 from strandline.state import open_state
 
 if TYPE_CHECKING:
@@ -125,6 +125,8 @@ class Project:
                 redact=self.config.redactor.redact,
             )
             listener(RunStarted(run_id, pipeline, len(planned)))
+            if not full:  # a reload that cannot start leaves the position as it is
+                self._write_idle(planned)
             outcomes = self._carry_out(hop, planned, caller or Caller.here("api"))
         result = RunResult(run_id, pipeline, worst(outcomes), outcomes, time.monotonic() - started)
         listener(RunFinished(run_id, pipeline, result.status, result.seconds))
@@ -135,7 +137,6 @@ class Project:
 
     def _carry_out(self, hop: Hop, planned: Sequence[Planned], caller: Caller) -> tuple[Outcome, ...]:
         outcomes = {part.table.name: self._without_work(hop, part) for part in planned if not part.plan.work}
-        self._write_idle(planned)
         work = [part for part in planned if part.plan.work]
         troubled = any(outcome.status is Status.FAILED for outcome in outcomes.values())
         if work or troubled:
@@ -198,7 +199,7 @@ class Project:
                 outcome.plan,
                 at,
                 at,
-                error=self.config.redactor.redact(str(outcome.error)),
+                error=self.config.redactor.redact(error_text(outcome) or ""),
             ).record()
             for outcome in outcomes.values()
             if outcome.status is Status.FAILED

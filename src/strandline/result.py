@@ -91,11 +91,11 @@ def _outcome_json(outcome: Outcome) -> Json:
         "rows_updated": applied.rows_updated,
         "rows_deleted": applied.rows_deleted,
         "seconds": round(outcome.seconds, 3),
-        "error": _error(outcome),
+        "error": error_text(outcome),
     }
 
 
-def _error(outcome: Outcome) -> str | None:
+def error_text(outcome: Outcome) -> str | None:
     if outcome.plan.reason is Reason.BUSY:
         return f"another run is at work: {outcome.plan.note}"
     return str(outcome.error) if outcome.error else None

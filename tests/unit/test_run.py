@@ -501,6 +501,41 @@ def test_a_failed_table_does_not_drag_its_living_run_down(world: World) -> None:
     assert [run.fields["status"] for run in world.state.read("run")] == ["FAILED", "COMPLETED"]
 
 
+# side by side, and stopped on the way
+
+
+def test_tables_run_side_by_side_and_each_fares_by_itself(world: World) -> None:
+    names = [f"table{number}" for number in range(8)]
+    world.tables.clear()
+    for name in names:
+        world.table(name, slice_rows=1)
+        world.write(1, table=name)
+        world.write(2, table=name)
+    world.sink.at_commit(before=fail(TargetError("no")))
+    books = world.books()
+    planned = make_plan(world.source, world.asks(books))
+    hop = Hop("run", PIPELINE, world.source, world.sink, books, lambda _: None, parallel=4)
+    outcomes = hop.run(planned, {})
+    assert [outcome.table for outcome in outcomes] == names
+    failed = [outcome.table for outcome in outcomes if outcome.status is Status.FAILED]
+    assert len(failed) == 1
+    for name in set(names) - set(failed):
+        assert_equal(world, name)
+
+
+def test_a_run_that_is_stopped_ends_with_the_slice_at_hand(world: World) -> None:
+    for id in range(6):
+        world.write(id)
+    books = world.books()
+    hop = Hop("run", PIPELINE, world.source, world.sink, books, lambda _: None)
+    world.sink.at_commit(after=hop.stopping.set)
+    (outcome,) = hop.run(make_plan(world.source, world.asks(books)), {})
+    assert (outcome.status, outcome.batches) == (Status.FAILED, 1)
+    assert world.position().watermark is not None
+    assert world.poll()["orders"].batches == 2, "the lease is free, and the rest of the plan is carried out"
+    assert_equal(world)
+
+
 # a state that is away
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from strandline.core.protocols import Changes
 
+__all__ = ["Clock", "MemoryChanges", "MemorySink", "MemorySource", "Row", "Target", "Transaction", "watermark"]
+
 Action = Callable[[], None]
 OPERATION = "_operation"
 
@@ -230,6 +232,9 @@ class MemorySink:
         """Whatever `at_commit` still waits for does not happen."""
         self._before.clear()
         self._after.clear()
+
+    def targets(self) -> list[str]:
+        return sorted(self._targets)
 
     def rows(self, target: str) -> list[Row]:
         """Every row, repeated ones included, in an order that does not depend on how they came."""

@@ -1,0 +1,70 @@
+"""The project above the core: what a sync leaves in the state when it cannot do what it was asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from shop import Shop, open_shop
+
+from strandline.core.position import Position, Status
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shop:
+    return open_shop(tmp_path, monkeypatch, capsys)
+
+
+def position(shop: Shop, table: str = "orders") -> Position:
+    with shop.project() as project:
+        return project.books.positions("shop", table)["shop", table, "sync"]
+
+
+def test_a_reload_that_cannot_start_leaves_the_position_as_it_is(shop: Shop) -> None:
+    shop.write("orders", 1, 2)
+    with shop.project() as project:
+        project.sync("shop", tables=["orders"])
+    before = position(shop)
+    shop.source.write("orders", {"id": 3, "value": "refused", "moved": None})
+    with shop.project() as project:
+        result = project.sync("shop", tables=["orders"], full=True)
+    assert result.status is Status.FAILED
+    assert position(shop) == before
+    assert [row["id"] for row in shop.sink.rows(shop.sink.targets()[0])] == [1, 2]
+
+
+def test_a_reload_that_is_killed_is_carried_out_by_the_next_sync(shop: Shop) -> None:
+    shop.write("orders", 1, 2)
+    with shop.project() as project:
+        project.sync("shop", tables=["orders"])
+    gone = shop.source.begin()
+    gone.delete("orders", 1)
+    gone.commit()
+    shop.clock.advance(1)
+
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    shop.sink.at_commit(before=killed)
+    with shop.project() as project, pytest.raises(KeyboardInterrupt):
+        project.sync("shop", tables=["orders"], full=True)
+    assert position(shop).plan is not None
+    shop.forget_leases()
+    with shop.project() as project:
+        assert project.sync("shop", tables=["orders"]).status is Status.COMPLETED
+    assert [row["id"] for row in shop.sink.rows(shop.sink.targets()[0])] == [2]
+
+
+def test_a_table_that_is_busy_is_in_the_history_with_who_is_at_work(shop: Shop) -> None:
+    shop.write("orders", 1)
+
+    def second() -> None:
+        with shop.project() as project:
+            assert project.sync("shop", tables=["orders"]).status is Status.FAILED
+
+    shop.sink.at_commit(before=second)
+    with shop.project() as project:
+        assert project.sync("shop", tables=["orders"]).status is Status.COMPLETED
+        errors = [str(part.fields["error"]) for part in project.books.state.read("table_run")]
+    assert sorted(errors)[0] == ""
+    assert sorted(errors)[1].startswith("another run is at work: ")
