@@ -102,6 +102,10 @@ def test_floor_never_goes_up_and_keeps_order(one: Watermark, two: Watermark, dig
         assert one.floor(digits) <= two.floor(digits)
 
 
+def test_the_longest_span_there_is_ends_at_the_beginning_of_the_calendar() -> None:
+    assert Watermark(Kind.DATE, "2026-11-15").minus(timedelta.max).text == "0001-01-01"
+
+
 @given(st.data(), st.timedeltas(timedelta(0)))
 def test_minus_never_goes_up_and_keeps_order(data: st.DataObject, span: timedelta) -> None:
     values = data.draw(st.sampled_from([stamps, dates]))

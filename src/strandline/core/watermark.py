@@ -105,7 +105,8 @@ class Watermark:
                 )
             return Watermark(self.kind, str(int(self.text) - amount))
         if self.kind is Kind.DATE:
-            whole = timedelta(days=-(-amount // timedelta(days=1)))
+            days = amount.days + bool(amount.seconds or amount.microseconds)
+            whole = timedelta(days=min(days, timedelta.max.days))
             return Watermark(self.kind, _back(datetime.fromisoformat(self.text), whole).date().isoformat())
         if self.kind is not Kind.TIMESTAMP:
             raise WindowError(f"the cursor is {self.kind}: it takes a whole number, not a span of time")
