@@ -601,6 +601,25 @@ def test_a_watermark_moved_under_a_running_table_stops_that_run(world: World) ->
     assert (world.position().watermark, world.position().epoch) == (None, 2)
 
 
+def test_a_zombies_batch_that_reached_the_target_after_a_person_moved_the_watermark_is_seen(world: World) -> None:
+    world.write(1)
+    world.poll()
+    world.write(2)
+
+    def person() -> None:
+        world.expire_leases()
+        settled = settle(world.sink.applied(world.tables["orders"]), world.position())
+        world.books().write([settled.moved(None)])
+
+    world.sink.at_commit(before=person)
+    assert isinstance(world.poll()["orders"].error, LeaseError)
+    held = world.sink.backup("orders")
+    stopped = world.poll()["orders"].error
+    assert isinstance(stopped, TargetError) and "is ahead" in stopped.message
+    assert "import --from-target" in stopped.remedy
+    assert world.sink.backup("orders") == held
+
+
 @pytest.mark.parametrize("lost", ["dropped", "restored"])
 def test_a_target_that_lost_batches_is_never_written_to(lost: str, world: World) -> None:
     world.write(1)
