@@ -6,7 +6,6 @@ after a crash the two agree. A lease is taken with the plan and given back with 
 
 from __future__ import annotations
 
-import getpass
 import os
 import secrets
 import socket
@@ -19,6 +18,7 @@ from strandline.core.batch import Applied
 from strandline.core.codec import position_record, record_position
 from strandline.core.errors import ConflictError, LeaseError, StrandlineError
 from strandline.core.position import Position, Status, TablePlan
+from strandline.core.process import gone, this_process, user
 from strandline.core.protocols import Record, State, Value
 from strandline.core.records import COUNTS
 
@@ -45,14 +45,7 @@ class Caller:
 
     @classmethod
     def here(cls, trigger: str, job_id: str = "") -> Caller:
-        return cls(trigger, _user(), socket.gethostname(), job_id or os.environ.get("STRANDLINE_JOB_ID", ""))
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):  # a container's user may have no name
-        return str(os.getuid())
+        return cls(trigger, user(), socket.gethostname(), job_id or os.environ.get("STRANDLINE_JOB_ID", ""))
 
 
 @dataclass(frozen=True)
@@ -67,7 +60,8 @@ class Lease:
     revision: int = 0
 
     def held(self, now: datetime) -> bool:
-        return self.expires_at > stamp(now)
+        """Until it expires; a holder that anybody on this machine can see to be dead holds nothing."""
+        return self.expires_at > stamp(now) and not gone(self.holder)
 
     def record(self) -> Record:
         fields: dict[str, Value] = {
@@ -130,7 +124,7 @@ class Books:
         self.state = state
         self.store = state.identity()
         self.lease_time = lease_time
-        self.holder = f"{_user()}@{socket.gethostname()} pid {os.getpid()}"
+        self.holder = this_process()
         self._leases: dict[tuple[str, str], Lease] = {}
         self._lock = threading.Lock()
 

@@ -1,0 +1,50 @@
+"""Which process this is, by a name that tells a person where to look; and whether one of this machine is gone.
+
+A lease of a process that was killed need not be waited for where everybody can see that it is dead. Anything that is
+not certain counts as alive: then the lease expires by itself.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import socket
+from pathlib import Path
+
+_NAME = re.compile(r".*@(?P<host>[^ ]+) pid (?P<pid>\d+)(?P<where>.*)", re.DOTALL)
+_FIRST_NAMESPACE = "pid:[4026531836]"  # Linux: that of the machine itself
+
+
+def user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return str(os.getuid())
+
+
+def this_process() -> str:
+    """`ann@web3 pid 4711`; in a container also its process namespace, since pids count only inside it."""
+    return f"{user()}@{socket.gethostname()} pid {os.getpid()}{_namespace()}"
+
+
+def gone(process: str) -> bool:
+    """Whether this process is certainly dead: it was here, and here is nobody of that number."""
+    named = _NAME.fullmatch(process)
+    if named is None or named["host"] != socket.gethostname() or named["where"] != _namespace():
+        return False
+    try:
+        os.kill(int(named["pid"]), 0)
+    except (ProcessLookupError, OverflowError):
+        return True
+    except PermissionError:
+        return False  # somebody else's, and alive
+    return False
+
+
+def _namespace() -> str:
+    try:
+        name = str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+    return "" if name == _FIRST_NAMESPACE else f" in {name}"
