@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 from strandline.core.errors import ConfigError, SourceError
@@ -20,11 +20,12 @@ from strandline.pipeline import SYNC
 from strandline.secrets import looks_secret
 from strandline.sources import open_source
 from strandline.sources.database import DatabaseSource
-from strandline.sources.inspection import Catalog, Stamp, catalog_of, here, newest, quick
-from strandline.sources.zones import age, is_utc
+from strandline.sources.inspection import Catalog, Stamp, catalog_of, newest, quick
+from strandline.sources.zones import age, is_utc, zone_info
 
 FEW_ROWS = 100_000
 """Up to so many rows a table that tells no changes is better replaced whole."""
+_FRESH_SECONDS = 3600.0
 _CHANGED = re.compile(r"upd|mod|chang|edit|touch|version|^ts$|last_", re.I)
 _CREATED = re.compile(r"creat|insert|born|added|register", re.I)
 
@@ -149,12 +150,19 @@ def _zone(source: DatabaseSource, name: str, info: TableInfo, best: _Candidate) 
     value = newest(source, table)
     if value is None:
         return server.zone, f"{told}, and the table is empty"
-    ages = ", ".join(f"{age(value.text, zone, server.now)} read as {zone}" for zone in zones)
-    past = [zone for zone in zones if value <= here(value.kind, zone, server.now)]
-    # The later a zone's clocks, the younger the row: the zone that makes it youngest and still past fits best.
-    fitting = min(past, key=lambda zone: here(value.kind, zone, server.now), default=None)
-    said = f"{told}, and the newest row is {ages}"
-    return (fitting, said) if fitting else (None, f"{said}: add the writers' zone yourself (zone: …)")
+    ages = {zone: value.seconds_before(_clock(zone, server.now)) or 0.0 for zone in zones}
+    said = ", ".join(f"{age(value.text, zone, server.now)} read as {zone}" for zone in zones)
+    said = f"{told}, and the newest row is {said}"
+    past = [zone for zone in zones if ages[zone] >= 0]
+    if not past:
+        return None, f"{said}: add the writers' zone yourself (zone: …)"
+    fresh = [zone for zone in past if ages[zone] < _FRESH_SECONDS]  # an old row speaks for no zone
+    return (fresh or past)[0], said
+
+
+def _clock(zone: str, now: str) -> datetime:
+    """What clocks in the zone show, as the cursor writes it."""
+    return datetime.fromisoformat(now).replace(tzinfo=UTC).astimezone(zone_info(zone)).replace(tzinfo=UTC)
 
 
 def write_config(
