@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from strandline.endpoint import Endpoint
 from strandline.testing.source import Shop, SourceContract
 
 
@@ -35,4 +36,35 @@ class TestPostgresSource(SourceContract):
     @pytest.fixture
     def shop(self, pg_database: str) -> Iterator[Shop]:
         with PostgresShop(pg_database) as shop:
+            yield shop
+
+
+class MariadbShop(Shop):
+    create = (
+        "CREATE TABLE orders (id bigint AUTO_INCREMENT PRIMARY KEY,"
+        " at timestamp(6) NOT NULL DEFAULT CURRENT_TIMESTAMP(6), note varchar(20), KEY (at))",
+    )
+
+    @staticmethod
+    def quote(identifier: str) -> str:
+        return "`" + identifier.replace("`", "``") + "`"
+
+    def connect(self) -> Any:
+        import pymysql
+
+        end = Endpoint.parse(self.url)
+        return pymysql.connect(
+            host=end.host, port=end.port or 0, user=end.user, password=end.password, database=end.path, autocommit=True
+        )
+
+    def execute(self, sql: str, connection: Any = None) -> list[tuple[Any, ...]]:
+        with (connection or self._connection).cursor() as cursor:
+            cursor.execute(sql)
+            return list(cursor.fetchall())
+
+
+class TestMariadbSource(SourceContract):
+    @pytest.fixture
+    def shop(self, mariadb_database: str) -> Iterator[Shop]:
+        with MariadbShop(mariadb_database) as shop:
             yield shop

@@ -33,4 +33,8 @@ def open_source(
         from strandline.sources.postgres import PostgresSource
 
         return PostgresSource(endpoint, guard=guard, barrier=barrier, readers=readers, sleep=sleep, max_wait=max_wait)
+    if endpoint.scheme == "mysql":
+        from strandline.sources.mysql import MySqlSource
+
+        return MySqlSource(endpoint, guard=guard, barrier=barrier, readers=readers, sleep=sleep, max_wait=max_wait)
     raise ConfigError(f"{endpoint.scheme}: is no source", remedy="Sources are postgresql:// and mysql://")

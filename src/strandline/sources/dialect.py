@@ -5,9 +5,11 @@ Owns text only: nothing here talks to a server. Predicates are rendered once, fo
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Protocol
 
+from strandline.core.errors import SourceError
 from strandline.core.table import Column, Table
 from strandline.core.watermark import Cursor, Watermark
 from strandline.core.window import KeyRange, Slice, Window
@@ -15,10 +17,29 @@ from strandline.core.window import KeyRange, Slice, Window
 
 @dataclass(frozen=True)
 class Carried:
-    """How a column is read: an SQL expression, and the Spark type its value has exactly."""
+    """How a column is read: an SQL expression, the Spark type it arrives as, and what Spark makes of it."""
 
     expression: str
     spark: str
+    value: str = "{}"
+    portable: Carried | None = None  # instead, where Spark's JVM is not known to run in UTC
+
+
+REFUSED = "strandline refuses"
+"""Starts every text that a guard in a read raises; `refusal` finds it in whatever error arrives."""
+
+
+def refusal(text: str) -> SourceError | None:
+    """The error of a guard that stopped a read because Spark would have changed a value."""
+    found = re.search(rf"{REFUSED} column [^\n]*?(?=\"|$|\n| SQLSTATE)", text)
+    if found is None:
+        return None
+    return SourceError(
+        found[0],
+        why="No Spark value equals it, so it would be changed silently.",
+        remedy='Correct the value, leave the row out by where, or read the column as text:   columns: ["name::text"]',
+        docs="docs/types.md#times",
+    )
 
 
 class Dialect(Protocol):

@@ -7,6 +7,7 @@ passes through Spark's quoting. The slice's condition stands inside; Spark adds 
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,11 +17,13 @@ from typing import TYPE_CHECKING
 from strandline.core.errors import ConfigError, SourceError, StrandlineError
 from strandline.core.table import Table
 from strandline.core.window import Slice
-from strandline.sources.dialect import Carried, Dialect, in_slice
+from strandline.sources.dialect import Carried, Dialect, in_slice, refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+MARK = "/* strandline reader */"
+"""In every statement that Spark reads with: it tells a database's barrier that nothing is being written."""
 OPERATION = "_strandline_operation"
 """The column of a soft-deleting table that says what became of a row."""
 
@@ -95,21 +98,24 @@ class JdbcChanges:
             column = next(column for column in self.table.columns if column.name == self.table.deleted)
             verdict = f"CASE WHEN {self.dialect.deleted(column)} THEN 'delete' ELSE 'upsert' END"
             names, carried = [*names, OPERATION], [*carried, Carried(verdict, "STRING")]
+        if not _runs_in_utc(spark):
+            carried = [each.portable or each for each in carried]
         read = spark.read.jdbc(
             self.reader.url,
             self._relation(carried),
             predicates=list(self._tiles.conditions),
             properties={**self.reader.properties, "customSchema": _schema(carried)},
         )
-        frame = read.select([functions.col(f"c{at}").alias(name, metadata={}) for at, name in enumerate(names)])
+        values = [functions.expr(each.value.format(f"c{at}")) for at, each in enumerate(carried)]
+        frame = read.select([value.alias(name, metadata={}) for value, name in zip(values, names, strict=True)])
         return frame if transform is None else self._transformed(frame, transform)
 
     def _relation(self, carried: Sequence[Carried]) -> str:
         select = [f"{each.expression} AS c{at}" for at, each in enumerate(carried)]
         if self._tiles.column:
             select.append(f"{self._tiles.column} AS p")
-        condition = in_slice(self.dialect, self.table, self.slice)
-        return f"(SELECT {', '.join(select)} FROM {self.dialect.relation(self.table)} WHERE {condition}\n) strandline"
+        source = f"{self.dialect.relation(self.table)} WHERE {in_slice(self.dialect, self.table, self.slice)}"
+        return f"(SELECT {MARK} {', '.join(select)} FROM {source}\n) strandline"
 
     def _transformed(self, frame: DataFrame, transform: Transform) -> DataFrame:
         where, name = self.table.where_text, self.table.transform
@@ -125,8 +131,19 @@ class JdbcChanges:
         return result
 
     def translate(self, error: Exception) -> StrandlineError | None:
-        found = error if isinstance(error, StrandlineError) else self.reader.translate(str(error))
+        if isinstance(error, StrandlineError):
+            return error.at(self.table.where_text)
+        found = refusal(str(error)) or self.reader.translate(str(error))
         return None if found is None else found.at(self.table.where_text)
+
+
+def _runs_in_utc(spark: SparkSession) -> bool:
+    """Whether Spark was told to start its JVMs in UTC."""
+    for role in ("driver", "executor"):
+        options = " ".join(spark.conf.get(f"spark.{role}.{kind}JavaOptions", "") or "" for kind in ("default", "extra"))
+        if re.findall(r"-Duser\.timezone=(\S+)", options)[-1:] != ["UTC"]:
+            return False
+    return True
 
 
 def _schema(carried: Sequence[Carried]) -> str:

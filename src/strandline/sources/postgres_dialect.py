@@ -11,11 +11,8 @@ import re
 from strandline.core.errors import SourceError
 from strandline.core.table import Column, Table
 from strandline.core.watermark import Cursor, Kind, Watermark
-from strandline.sources.dialect import Carried, column_of, integer
+from strandline.sources.dialect import REFUSED, Carried, column_of, integer
 from strandline.sources.names import split
-
-REFUSED = "strandline refuses"
-"""Starts every text that a guard in a read raises; `translate` finds it in the driver's error."""
 
 _PLAIN = {
     "boolean": "BOOLEAN",
@@ -88,9 +85,7 @@ class PostgresDialect:
         if kind == "date":
             return Carried(_dated(column, value, "date"), "DATE")
         if found := _TIMESTAMP.fullmatch(kind):
-            if found[2] == "with":
-                return Carried(_dated(column, value, "timestamptz"), "TIMESTAMP")
-            return Carried(_dated(column, value, "timestamp"), "TIMESTAMP_NTZ")
+            return _timestamp(column, value, found[2] == "with")
         if found := _CHAR.fullmatch(kind):
             return Carried(f"rpad({value}::text, {found[1]})", "STRING")
         if kind == "oid":
@@ -113,9 +108,17 @@ def _decimal(column: Column) -> str:
     raise SourceError(
         f'column "{column.name}" ({column.type}) does not fit a Spark decimal',
         why="A Spark decimal has at most 38 digits and one fixed scale; rounding would change values silently.",
-        remedy=f"Cast it under columns, - {column.name}: numeric(38,10) or - {column.name}: text, or leave it out.",
+        remedy=f'Cast it, columns: ["{column.name}::numeric(38,10)"] or ["{column.name}::text"], or leave it out.',
         docs="docs/types.md#numbers",
     )
+
+
+def _timestamp(column: Column, value: str, zoned: bool) -> Carried:
+    """The driver builds timestamps in the JVM's zone; where that may not be UTC, they travel as microseconds."""
+    exact = _dated(column, value, "timestamptz" if zoned else "timestamp")
+    since = "timestamp_micros({})" if zoned else "TIMESTAMP_NTZ '1970-01-01 00:00:00' + {} * INTERVAL '0.000001' SECOND"
+    portable = Carried(f"(extract(epoch FROM {exact}) * 1000000)::bigint", "BIGINT", since)
+    return Carried(exact, "TIMESTAMP" if zoned else "TIMESTAMP_NTZ", portable=portable)
 
 
 def _dated(column: Column, value: str, kind: str) -> str:

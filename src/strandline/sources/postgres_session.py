@@ -15,7 +15,6 @@ from strandline.core.errors import ConfigError, ConnectError, SetupError, Source
 from strandline.endpoint import Endpoint
 from strandline.sources.jdbc import Reader
 from strandline.sources.names import nearest
-from strandline.sources.postgres_dialect import REFUSED
 
 if TYPE_CHECKING:
     import psycopg
@@ -151,17 +150,10 @@ def translate(text: str) -> StrandlineError | None:
 
 
 def _fault(said: str) -> SourceError:
-    if (at := said.find(REFUSED)) >= 0:
-        return SourceError(
-            said[at:].rstrip('"'),
-            why="No Spark value equals it, so it would be changed silently.",
-            remedy="Correct the value, leave it out by where, or read the column as text under columns:   - name: text",
-            docs="docs/types.md#times",
-        )
     if "BigDecimal" in said:
         return SourceError(
             f"a numeric column holds a value that is no number: {said}",
-            remedy="Correct the value, leave it out by where, or read the column as text under columns:   - name: text",
+            remedy='Correct the value, leave it out by where, or read the column as text:   columns: ["name::text"]',
             docs="docs/types.md#numbers",
         )
     remedy = ""

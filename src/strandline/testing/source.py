@@ -173,12 +173,13 @@ class SourceContract:
     def test_the_same_database_has_the_same_identity_whoever_asks(self, shop: Shop) -> None:
         assert shop.source().identity() == shop.source().identity() != ""
 
-    def test_a_thousand_tables_are_found_planned_and_asked_about_quickly(self, shop: Shop) -> None:
-        shop.execute("; ".join(f"CREATE TABLE many_{n} (id int PRIMARY KEY, at date NOT NULL)" for n in range(300)))
+    def test_many_tables_are_found_in_a_few_statements(self, shop: Shop) -> None:
+        for number in range(200):
+            shop.execute(f"CREATE TABLE many_{number} (id int PRIMARY KEY, at date NOT NULL)")
         source = shop.source()
         started = time.monotonic()
         found = source.tables(["many_*"], {})
-        assert len(found) == 300
+        assert len(found) == 200
         assert time.monotonic() - started < 1.5
 
     # --- What is refused ---------------------------------------------------------------------------------------------
@@ -262,7 +263,8 @@ class SourceContract:
         table = shop.table(source)
         horizon(source, table)
         spent = []
-        for _ in range(10):
+        for _ in range(5):
+            time.sleep(0.15)  # InnoDB caches its list of transactions for a tenth of a second; runs are further apart
             started = time.monotonic()
             horizon(source, table)
             spent.append(time.monotonic() - started)

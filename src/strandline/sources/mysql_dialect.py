@@ -1,0 +1,133 @@
+"""MySQL and MariaDB in text: quoting, literals, and how each of their types is read exactly.
+
+Dates and times travel as the text the server renders and become Spark values in Spark: no driver's zone or calendar
+touches them, and a zero date is an error, never another date.
+"""
+
+from __future__ import annotations
+
+import re
+
+from strandline.core.errors import SourceError
+from strandline.core.table import Column, Table
+from strandline.core.watermark import Cursor, Kind, Watermark
+from strandline.sources.dialect import REFUSED, Carried, column_of, integer
+from strandline.sources.names import split
+
+_INTEGERS = {  # signed, unsigned
+    "tinyint": ("TINYINT", "SMALLINT"),
+    "smallint": ("SMALLINT", "INT"),
+    "mediumint": ("INT", "INT"),
+    "int": ("INT", "BIGINT"),
+    "bigint": ("BIGINT", "DECIMAL(20,0)"),
+}
+_TEXT = {"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set", "json"}
+_AS_TEXT = {"time", "uuid", "inet4", "inet6"}
+_BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
+_TIMES = {"date": "DATE", "datetime": "TIMESTAMP_NTZ", "timestamp": "TIMESTAMP"}
+_TYPE = re.compile(r"(\w+)(?:\(([^)]*)\))?(.*)", re.DOTALL)
+
+
+class MySqlDialect:
+    name = "MySQL"
+
+    def __init__(self, zero_dates: str = "refuse") -> None:
+        self.zero_dates = zero_dates
+
+    def quote(self, identifier: str) -> str:
+        return "`" + identifier.replace("`", "``") + "`"
+
+    def string(self, text: str) -> str:
+        return "'" + text.replace("\\", "\\\\").replace("'", "''") + "'"
+
+    def literal(self, cursor: Cursor, value: Watermark) -> str:
+        if cursor.kind is Kind.INTEGER:
+            return integer(value)
+        return f"DATE'{value.text}'" if cursor.kind is Kind.DATE else f"TIMESTAMP'{value.text}'"
+
+    def text(self, cursor: Cursor, expression: str) -> str:
+        return expression if cursor.kind is Kind.INTEGER else f"CAST({expression} AS CHAR)"
+
+    def relation(self, table: Table) -> str:
+        if table.query is not None:
+            return f"({table.query}\n) t"
+        return ".".join(self.quote(part) for part in split(table.source)) + " t"
+
+    def cursor(self, column: Column) -> Cursor | None:
+        name, size, _ = _parts(column.type)
+        if name in ("datetime", "timestamp"):
+            zone = None if name == "timestamp" else ""
+            return Cursor(column.name, Kind.TIMESTAMP, int(size or 0), zone, column.nullable)
+        if name == "date":
+            return Cursor(column.name, Kind.DATE, 0, "", column.nullable)
+        return Cursor(column.name, Kind.INTEGER, 0, None, column.nullable) if self.whole(column) else None
+
+    def whole(self, column: Column) -> bool:
+        name, size, _ = _parts(column.type)
+        return not column.cast and (name in _INTEGERS or (name == "decimal" and size.endswith(",0")))
+
+    def carry(self, column: Column) -> Carried:
+        value = column_of(self, column.name)
+        if column.cast:
+            value = f"CAST({value} AS {column.cast})"
+        name, size, rest = _parts(column.type)
+        if name in _INTEGERS:
+            return Carried(value, _INTEGERS[name]["unsigned" in rest or "zerofill" in rest])
+        if name == "decimal":
+            return Carried(value, _decimal(column, size))
+        if name == "double":
+            return Carried(value, "DOUBLE")
+        if name == "float":  # as a float the server would show six digits only
+            return Carried(f"({value} + 0e0)", "DOUBLE", "CAST({} AS FLOAT)")
+        if name == "bit":
+            one = size in ("", "1")
+            return (
+                Carried(f"({value} = 1)", "BOOLEAN") if one else Carried(f"CAST({value} AS UNSIGNED)", "DECIMAL(20,0)")
+            )
+        if name == "year":
+            return Carried(f"CAST({value} AS UNSIGNED)", "INT")
+        if name in _TIMES:
+            return self._time(column, value, _TIMES[name])
+        if name in _BINARY:
+            return Carried(value, "BINARY")
+        if name in _TEXT or name in _AS_TEXT:
+            return Carried(value if name in _TEXT else f"CAST({value} AS CHAR)", "STRING")
+        raise SourceError(
+            f'column "{column.name}" ({column.type}) has no Spark counterpart',
+            remedy="Leave it out by columns, or convert it in a query of your own.",
+            docs="docs/types.md#mysql",
+        )
+
+    def _time(self, column: Column, value: str, kind: str) -> Carried:
+        shown = f"CAST({value} AS CHAR)"
+        if self.zero_dates == "null":
+            shown = f"IF({shown} LIKE '0000-00-00%', NULL, {shown})"
+        parsed = "try_cast(concat({0}, '+00:00') AS TIMESTAMP)" if kind == "TIMESTAMP" else f"try_cast({{0}} AS {kind})"
+        named = column.name.replace("\\", "\\\\").replace("'", "\\'").replace("{", "{{").replace("}", "}}")
+        refused = f"raise_error(concat('{REFUSED} column {named} with the value ', {{0}}))"
+        return Carried(
+            shown, "STRING", f"CASE WHEN {{0}} IS NOT NULL AND {parsed} IS NULL THEN {refused} ELSE {parsed} END"
+        )
+
+    def deleted(self, column: Column) -> str:
+        value = column_of(self, column.name)
+        name, size, _ = _parts(column.type)
+        return f"{value} = 1" if (name, size) in (("tinyint", "1"), ("bit", "1")) else f"{value} IS NOT NULL"
+
+
+def _parts(type_text: str) -> tuple[str, str, str]:
+    """Name, size and the rest of a type as the catalog spells it."""
+    found = _TYPE.match(type_text.lower())
+    return (found[1], (found[2] or "").replace(" ", ""), found[3]) if found else (type_text, "", "")
+
+
+def _decimal(column: Column, size: str) -> str:
+    digits, _, scale = size.partition(",")
+    if int(digits) <= 38:
+        return f"DECIMAL({digits},{scale or '0'})"
+    raise SourceError(
+        f'column "{column.name}" ({column.type}) does not fit a Spark decimal',
+        why="A Spark decimal has at most 38 digits; rounding would change values silently.",
+        remedy=f'Cast it, columns: ["{column.name}::decimal(38,10)"] or ["{column.name}::char"], or leave it out.',
+        docs="docs/types.md#numbers",
+    )
