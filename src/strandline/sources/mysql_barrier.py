@@ -17,7 +17,7 @@ from typing import Any
 from strandline.core.errors import SourceError
 from strandline.core.position import Holder
 from strandline.sources.jdbc import MARK
-from strandline.sources.mysql_session import MySqlSession, connect
+from strandline.sources.mysql_session import MySqlSession
 
 _STATEMENTS = """
 SELECT ID, USER, TIME, {number} FROM information_schema.PROCESSLIST
@@ -121,7 +121,7 @@ class Barrier:
 
     @contextmanager
     def _canary(self) -> Iterator[int]:
-        connection = connect(self.session.endpoint)
+        connection = self.session.connect()
         try:
             with connection.cursor() as cursor:
                 cursor.execute("SELECT CONNECTION_ID()")

@@ -40,6 +40,7 @@ _MODES = {
 _SQL_MODE = "STRICT_ALL_TABLES"  # a known mode: literals and quotes mean what the dialect thinks they mean
 # Server gone, shutdown, too many connections, lock wait, deadlock, out of resources.
 _LOST = {1040, 1053, 1077, 1079, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055}
+_NO_TLS = 2026
 _JDBC_ERROR = re.compile(r"(?:com\.mysql\.cj\.\S+|java\.sql\.SQL\w*Exception): (.*)")
 _JDBC_LOST = re.compile(
     r"Communications link failure|connection .*(?:closed|refused|reset)|Too many connections|shutdown|Deadlock"
@@ -56,6 +57,34 @@ class MySqlSession:
         self.endpoint = endpoint
         self._lock = threading.Lock()
         self._connection: Connection[Any] | None = None
+        self._tls: dict[str, Any] | None = None
+
+    def connect(self) -> Connection[Any]:
+        """A new connection: autocommit, in UTC. The planning connection is one of these."""
+        import pymysql
+
+        end = self.endpoint
+        self._tls = _tls(end) if self._tls is None else self._tls
+        try:
+            return pymysql.connect(
+                host=end.host or "localhost",
+                port=end.port or 3306,
+                user=end.user or None,
+                password=end.password,
+                database=end.path or None,
+                charset="utf8mb4",
+                autocommit=True,
+                connect_timeout=int(end.options.get("connect_timeout", "10")),
+                init_command=f"SET time_zone = '+00:00', sql_mode = '{_SQL_MODE}'",
+                program_name="strandline reader",
+                **self._tls,
+            )
+        except pymysql.err.MySQLError as error:
+            code, said = _said(error)
+            if code == _NO_TLS and end.options.get("sslmode", "preferred") == "preferred":
+                self._tls = {"ssl_disabled": True}
+                return self.connect()
+            raise _refused(end, code, said) from None
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         with self._lock, self._errors(), self._open().cursor() as cursor:
@@ -77,7 +106,7 @@ class MySqlSession:
 
     def _open(self) -> Connection[Any]:
         if self._connection is None or not self._connection.open:
-            self._connection = connect(self.endpoint)
+            self._connection = self.connect()
         return self._connection
 
     @contextmanager
@@ -105,36 +134,23 @@ def check_options(endpoint: Endpoint) -> None:
             raise ConfigError(f"{endpoint}: {option} is one of {', '.join(known)}")
 
 
-def connect(endpoint: Endpoint) -> Connection[Any]:
-    import pymysql
-
-    try:
-        return pymysql.connect(
-            host=endpoint.host or "localhost",
-            port=endpoint.port or 3306,
-            user=endpoint.user or None,
-            password=endpoint.password,
-            database=endpoint.path or None,
-            charset="utf8mb4",
-            autocommit=True,
-            connect_timeout=int(endpoint.options.get("connect_timeout", "10")),
-            init_command=f"SET time_zone = '+00:00', sql_mode = '{_SQL_MODE}'",
-            program_name="strandline reader",
-            **_tls(endpoint),
-        )
-    except pymysql.err.MySQLError as error:
-        raise _refused(endpoint, *_said(error)) from None
-
-
 def _tls(endpoint: Endpoint) -> dict[str, Any]:
-    mode = endpoint.options.get("sslmode", "preferred")
+    """One context for all connections: making one reads every certificate the system trusts, which takes longer than
+    all the planning of an idle run."""
+    import ssl
+
+    mode, options = endpoint.options.get("sslmode", "preferred"), endpoint.options
     if mode == "disabled":
         return {"ssl_disabled": True}
-    if mode == "preferred" and "ssl_ca" not in endpoint.options:
-        return {}
-    given = {name: endpoint.options[name] for name in ("ssl_ca", "ssl_cert", "ssl_key") if name in endpoint.options}
-    checks = {"ssl_verify_cert": mode.startswith("verify"), "ssl_verify_identity": mode == "verify_identity"}
-    return {**given, **checks}
+    if mode.startswith("verify"):
+        context = ssl.create_default_context(cafile=options.get("ssl_ca"))
+        context.check_hostname = mode == "verify_identity"
+    else:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if "ssl_cert" in options:
+        context.load_cert_chain(options["ssl_cert"], options.get("ssl_key"))
+    return {"ssl": context}
 
 
 def reader(endpoint: Endpoint) -> Reader:
