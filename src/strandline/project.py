@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING
 from strandline.config import Config, PipelineSpec, load_config
 from strandline.core.books import Books, Caller, TableRun, new_id
 from strandline.core.errors import ConfigError, ConflictError, RunFailedError
-from strandline.core.events import Event, Held, Listener, RunFinished, RunStarted, Skipped
+from strandline.core.events import Event, Held, Listener, RunFinished, RunStarted, Skipped, Warned
 from strandline.core.plan import Ask, Planned, make_plan
 from strandline.core.position import Position, Reason, Status
 from strandline.core.protocols import Record, Spark
 from strandline.core.run import Hop, Outcome
 from strandline.core.table import Table
-from strandline.pipeline import Pipeline
+from strandline.maintain import maintain_due
+from strandline.pipeline import SYNC, Pipeline
 from strandline.result import PipelinePlan, RunResult, error_text, idle, worst
 from strandline.state import open_state
 
@@ -125,15 +126,24 @@ class Project:
                 redact=self.config.redactor.redact,
             )
             listener(RunStarted(run_id, pipeline, len(planned)))
+            self._warn(hop, opened.source.warnings)
             if not full:  # a reload that cannot start leaves the position as it is
                 self._write_idle(planned)
             outcomes = self._carry_out(hop, planned, caller or Caller.here("api"))
+            self._warn(hop, opened.sink.warnings)
+            if opened.spec.maintain is not None:
+                moved = {outcome.table for outcome in outcomes if outcome.batches and not outcome.error}
+                maintain_due(hop, (part.table for part in planned if part.table.name in moved), opened.spec.maintain)
         result = RunResult(run_id, pipeline, worst(outcomes), outcomes, time.monotonic() - started)
         listener(RunFinished(run_id, pipeline, result.status, result.seconds))
         if raise_on_failure and result.failed:
             failed = [outcome for outcome in outcomes if outcome.error]
             raise RunFailedError(f"run {run_id}: {len(failed)} of {len(outcomes)} tables failed: {failed[0].error}")
         return result
+
+    def _warn(self, hop: Hop, warnings: Sequence[tuple[str, str]]) -> None:
+        for table, message in warnings:
+            hop.emit(Warned(hop.run_id, hop.pipeline, table, SYNC, hop.redact(message)))
 
     def _carry_out(self, hop: Hop, planned: Sequence[Planned], caller: Caller) -> tuple[Outcome, ...]:
         outcomes = {part.table.name: self._without_work(hop, part) for part in planned if not part.plan.work}

@@ -68,7 +68,9 @@ class PipelineSpec:
     via: Annotated[str, Key(v.choice("spark", "server"), "`server` moves rows inside one database.")] = "spark"
     freshness: Annotated[Any, Key(v.anything, "Lateness: `{warn_after: {count: 10, period: minute}}`.")] = None
     verify: Annotated[Any, Key(v.anything, "When to verify: `every 1d`, `every 1d repair`.")] = None
-    maintain: Annotated[Any, Key(v.anything, "When to compact and clean up the target.")] = None
+    maintain: Annotated[
+        timedelta | None, Key(v.every, "`every 1d`: how often targets are compacted and cleaned up.")
+    ] = None
     unfinished: Annotated[str, Key(v.choice("resume", "stop"), "Carry an open plan out, or ask.")] = "resume"
     extra: ClassVar[dict[str, Key]] = {
         "target": Key(v.endpoint("target"), "Where tables are copied to. Required, or `targets`."),

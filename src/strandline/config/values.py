@@ -154,6 +154,16 @@ stall = Type(
 )
 
 
+def _every(reader: Reader, node: Node, _where: str) -> timedelta:
+    word = reader.text(node)
+    if not word.startswith("every "):
+        raise ConfigError("is written every 1d")
+    return parse_duration(word.removeprefix("every "))
+
+
+every = Type(_every, {"type": "string", "pattern": r"^every |\$\{"})
+
+
 def _plain(reader: Reader, node: Node, where: str, depth: int = 0) -> Any:
     """Any YAML, as Python values; variables filled in, secrets registered."""
     if depth > _MAX_DEPTH:

@@ -95,6 +95,11 @@ class Warned(TableEvent):
 
 
 @dataclass(frozen=True)
+class Maintained(TableEvent):
+    """The target was compacted and cleaned up."""
+
+
+@dataclass(frozen=True)
 class TableFinished(TableEvent):
     status: Status
     applied: Applied

@@ -114,6 +114,12 @@ class Sink(Protocol):
         outcome cannot be told (the caller asks `applied` again); SchemaError if the columns do not fit.
         """
 
+    def maintain(self, table: Table) -> None:
+        """Tidy what past batches left behind (small files, replaced files); `applied` says what it said before."""
+
+    warnings: list[tuple[str, str]]
+    """What `apply` found worth saying, as (`table.name`, message): a column that the source no longer has, for one."""
+
     def close(self) -> None: ...
 
 

@@ -216,10 +216,14 @@ class MemorySink:
     def __init__(self, name: str = "memory") -> None:
         self.name = name
         self.log: list[Batch] = []  # every batch that changed a target, in order
+        self.warnings: list[tuple[str, str]] = []
         self._targets: dict[str, Target] = {}
         self._before: list[Action] = []
         self._after: list[Action] = []
         self._lock = threading.RLock()
+
+    def maintain(self, table: Table) -> None:
+        """Nothing is left behind in memory."""
 
     # for the test
 
