@@ -91,3 +91,8 @@ class Receipt:
 
     batch: Batch
     applied: Applied
+    exact: bool = True  # False: the target remembers epoch and number only; the batch's other fields say nothing
+
+    def agrees(self, batch: Batch) -> bool:
+        """Whether the target holds this batch, as far as it remembers. Enough to go on from, not to adopt by."""
+        return self.batch.same(batch) if self.exact else self.batch.order == batch.order

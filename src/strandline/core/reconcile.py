@@ -41,7 +41,7 @@ def reconcile(receipt: Receipt | None, position: Position) -> Adopt | Apply:
         return Adopt(receipt.applied)
     if last is None and held is None:
         return Apply()
-    if last is not None and last.same(held):
+    if last is not None and receipt is not None and receipt.agrees(last):
         return Apply()
     remedy = _LOST.format(table=position.table)
     where = f"{position.pipeline}.{position.table}"

@@ -1,0 +1,149 @@
+"""Delta tables as targets: append, merge and snapshot, each batch in one commit that carries its identity.
+
+Owns when a batch is applied, refused or already there. What a table holds is read from its log without a JVM
+(`delta_log`); Spark is asked for only to write (`delta_write`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from strandline.core.batch import Applied, Batch, Receipt
+from strandline.core.errors import BatchConflictError, ConfigError, TargetError
+from strandline.core.protocols import Changes, Spark
+from strandline.core.table import Mode, Table
+from strandline.endpoint import Endpoint
+from strandline.sinks.delta_errors import told
+from strandline.sinks.delta_log import DeltaLog, note, retention_hours, txn_version
+
+
+class DeltaSink:
+    """Tables under one folder or object prefix: `schema.table` lies in `schema/table`."""
+
+    def __init__(self, endpoint: Endpoint, spark: Spark) -> None:
+        self.endpoint = endpoint
+        self.warnings: list[tuple[str, str]] = []
+        """What was worth saying while applying, as (`table.name`, message): a column that is gone, for one."""
+        self._spark = spark
+
+    def identity(self, table: Table) -> str:
+        return f"delta:{self.uri(table)}"
+
+    def uri(self, table: Table) -> str:
+        """Where the table lies: an absolute path, or an object store's URL."""
+        return "/".join([self._root, *_parts(table)])
+
+    def applied(self, table: Table) -> Receipt | None:
+        log = self._log(table)
+        return None if log is None else log.receipt(table)
+
+    def apply(self, table: Table, batch: Batch, changes: Changes, *, first: bool, replace: bool) -> Applied:
+        log = self._log(table)
+        if log is not None and (held := _held(log, table, batch)) is not None:
+            return held.applied
+        if log is None:
+            self._refuse_nesting(table)
+        replace = replace or table.mode is Mode.SNAPSHOT
+        with told(table, changes, committing=True):
+            from strandline.sinks.delta_write import Write
+
+            write = Write(self._spark(), _for_spark(self.uri(table)), table, batch, changes)
+            for warning in write.prepare(log, replace=replace):
+                self._warn(table, warning)
+            counted = write.run(first=first, replace=replace)
+        log = self._log(table)
+        held = None if log is None else _held(log, table, batch)
+        if held is None:
+            raise BatchConflictError(
+                f"{batch} was not written: the target holds another batch", where=table.where_text, remedy=_CONFLICT
+            )
+        return held.applied if held.batch.attempt != batch.attempt else counted(held.applied)
+
+    def maintain(self, table: Table, *, compact: bool = True, retain_hours: float | None = None) -> None:
+        """Compact small files, then drop files that no version within the retention needs.
+
+        The commits carry the last batch's identity on, so that it outlives the log's own retention. Refuses to keep
+        less than the table's `delta.deletedFileRetentionDuration` (7 days): readers of its change feed need the files.
+        """
+        log = self._log(table)
+        if log is None:
+            return
+        least = retention_hours(log.properties)
+        if retain_hours is not None and retain_hours < least:
+            raise ConfigError(
+                f"maintain: {retain_hours:g} hours is less than the {least:g} that the target keeps removed files for",
+                where=table.where_text,
+                why="Whoever reads an older version or the change feed would find files gone.",
+                remedy="Keep more, or lower the table's property delta.deletedFileRetentionDuration first.",
+            )
+        receipt = log.receipt(table)
+        with told(table):
+            from strandline.sinks.delta_write import maintain
+
+            carried = note(table, receipt.batch, receipt.applied, carried=True) if receipt and receipt.exact else ""
+            maintain(self._spark(), _for_spark(self.uri(table)), carried, compact=compact, retain_hours=retain_hours)
+
+    def close(self) -> None:
+        """Nothing is held open: every look at a table opens its log anew."""
+
+    @property
+    def _root(self) -> str:
+        root = self.endpoint.path
+        return root.rstrip("/") if "://" in root else str(Path(root).expanduser().absolute())
+
+    def _log(self, table: Table) -> DeltaLog | None:
+        log = DeltaLog.open(self.uri(table), self.endpoint.options)
+        if log is not None:
+            log.check_owner(table)
+        return log
+
+    def _warn(self, table: Table, message: str) -> None:
+        if (table.name, message) not in self.warnings:
+            self.warnings.append((table.name, message))
+
+    def _refuse_nesting(self, table: Table) -> None:
+        """A table inside another one's folder would be cleaned away by that one's VACUUM."""
+        parts = _parts(table)
+        for depth in range(1, len(parts)):
+            outer = "/".join([self._root, *parts[:depth]])
+            try:
+                inside = DeltaLog.open(outer, self.endpoint.options) is not None
+            except TargetError:  # a folder of other tables
+                inside = False
+            if inside:
+                raise TargetError(
+                    f'target "{table.target}" would lie inside the Delta table {outer}',
+                    where=table.where_text,
+                    remedy="Give one of the two tables another `target:`.",
+                )
+
+
+_CONFLICT = """\
+Another state store feeds this target, or an older run is still alive.
+See what the target holds:   strandline watermark import --from-target --dry-run"""
+
+
+def _held(log: DeltaLog, table: Table, batch: Batch) -> Receipt | None:
+    """The target's receipt for this batch; None where it is still to come. BatchConflictError: it never will be."""
+    receipt = log.receipt(table)
+    if receipt is not None and receipt.exact and batch.same(receipt.batch):
+        return receipt
+    last = log.txn_version(table)
+    if last is not None and last >= txn_version(batch):
+        raise BatchConflictError(
+            f"the target has moved past {batch}: it holds batch {last >> 32}.{last & 0xFFFFFFFF}",
+            where=table.where_text,
+            remedy=_CONFLICT,
+        )
+    return None
+
+
+def _parts(table: Table) -> list[str]:
+    parts = table.target.split(".")
+    if any(part in ("", "..") or "/" in part for part in parts):
+        raise ConfigError(f'target "{table.target}" is not a table name', where=table.where_text)
+    return parts
+
+
+def _for_spark(uri: str) -> str:
+    return f"s3a://{uri.removeprefix('s3://')}" if uri.startswith("s3://") else uri

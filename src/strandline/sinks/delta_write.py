@@ -1,0 +1,166 @@
+"""Writing to a Delta table through Spark: the session made for one batch, the table's columns, the commit.
+
+Owns every Spark setting and statement. The settings that make Delta apply a batch once are set on a session that ends
+with the batch: left behind, they would silently drop later writes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from pyspark.sql.types import StructType
+
+from strandline.core.batch import Applied, Batch
+from strandline.core.protocols import Changes
+from strandline.core.table import Mode, Table
+from strandline.sinks.delta_log import PIPELINE, TABLE, DeltaLog, app_id, note, txn_version
+from strandline.sinks.delta_rows import Counting, Rows, held, literal, living, merge_text, quoted
+from strandline.sinks.delta_schema import Evolution, allow, check_names, compare, plain, properties_for
+from strandline.spark.session import batch_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_APP, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
+_NOTE = "spark.databricks.delta.commitInfo.userMetadata"
+
+Counted = Callable[[Applied], Applied]
+"""Completes what the commit says with what only the writer saw."""
+
+
+class Write:
+    """One batch on its way into one table."""
+
+    def __init__(self, spark: SparkSession, path: str, table: Table, batch: Batch, changes: Changes) -> None:
+        self.session = _tuned(batch_session(spark))
+        self.path = path
+        self.target = f"delta.{quoted(path)}"
+        self.table = table
+        self.batch = batch
+        self.changes = changes
+        self.frame = changes.frame(self.session)
+        stored = self.frame.drop(changes.operation) if changes.operation else self.frame
+        self.schema = plain(stored.schema)
+        self._overwrite_schema = False
+
+    def prepare(self, log: DeltaLog | None, *, replace: bool) -> list[str]:
+        """Make the table, or make room for the batch's columns, as the policy allows. Returns what is worth saying."""
+        check_names(self.table, self.schema)
+        if log is None:
+            self._create()
+            return []
+        evolution = compare(self.schema, StructType.fromJson(json.loads(log.schema_json)))
+        allow(self.table, evolution, replace=replace)
+        self._set(properties_for(self.schema), log)
+        if replace:
+            self._overwrite_schema = not evolution.nothing
+            return []
+        self._evolve(evolution, log)
+        return [f"column {name} is no longer in the source: kept, and NULL in new rows" for name in evolution.dropped]
+
+    def run(self, *, first: bool, replace: bool) -> Counted:
+        """The one commit. Delta skips it silently if it holds this batch or a later one: the caller looks."""
+        mode = "overwrite" if replace else "append"
+        keyed = self.table.mode is Mode.MERGE
+        if not keyed or (self.changes.unique and (first or replace)):
+            counting = Counting(self.table, self.frame)
+            every = self.table.mode is Mode.APPEND and not replace  # a log of versions keeps those of deleted rows too
+            rows = counting.frame.select(self._columns) if every else living(self.changes, counting.frame)
+            self._save(rows, mode, note(self.table, self.batch))
+            return counting.complete
+        with held(self.table, self.changes, self.frame) as kept:
+            if first or replace:
+                self._save(living(self.changes, kept.frame), mode, note(self.table, self.batch, kept.applied))
+            else:
+                self._merge(kept)
+        return lambda applied: applied
+
+    @property
+    def _columns(self) -> list[str]:
+        return [quoted(name) for name in self.schema.names]
+
+    def _create(self) -> None:
+        columns = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in self.schema.fields)
+        properties = {
+            "delta.enableDeletionVectors": "true",
+            PIPELINE: self.table.pipeline,
+            TABLE: self.table.name,
+            **properties_for(self.schema),
+        }
+        self.session.sql(
+            f"CREATE TABLE IF NOT EXISTS {self.target} ({columns}) USING delta TBLPROPERTIES ({_listed(properties)})"
+        )
+
+    def _evolve(self, evolution: Evolution, log: DeltaLog) -> None:
+        if evolution.added:
+            columns = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in evolution.added)
+            self.session.sql(f"ALTER TABLE {self.target} ADD COLUMNS ({columns})")
+        if evolution.widened:
+            self._set({"delta.enableTypeWidening": "true"}, log)
+        for field in evolution.widened:
+            kind = field.dataType.simpleString()
+            self.session.sql(f"ALTER TABLE {self.target} ALTER COLUMN {quoted(field.name)} TYPE {kind}")
+
+    def _set(self, properties: dict[str, str], log: DeltaLog) -> None:
+        present, features = log.properties, log.features
+        missing = {
+            key: value
+            for key, value in properties.items()
+            if present.get(key) != value and key.removeprefix("delta.feature.") not in features
+        }
+        if missing:
+            self.session.sql(f"ALTER TABLE {self.target} SET TBLPROPERTIES ({_listed(missing)})")
+
+    def _save(self, frame: DataFrame, mode: str, identity: str) -> None:
+        writer = frame.write.format("delta").mode(mode)
+        writer = writer.option("txnAppId", app_id(self.table)).option("txnVersion", txn_version(self.batch))
+        writer = writer.option("userMetadata", identity).option("partitionOverwriteMode", "static")
+        if self._overwrite_schema:
+            writer = writer.option("overwriteSchema", "true")
+        writer.save(self.path)
+
+    def _merge(self, rows: Rows) -> None:
+        source = rows.frame.hint("broadcast") if rows.small else rows.frame
+        source.createOrReplaceTempView("strandline_rows")
+        self.session.conf.set(_NOTE, note(self.table, self.batch, rows.applied))
+        self.session.conf.set(_APP, app_id(self.table))
+        self.session.conf.set(_VERSION, str(txn_version(self.batch)))
+        self.session.sql(merge_text(self.table, self.changes, self.target, self.schema.names)).collect()
+
+
+def maintain(spark: SparkSession, path: str, carried: str, *, compact: bool, retain_hours: float | None) -> None:
+    """Compact, then clean up; both commits say `carried`."""
+    session = _tuned(batch_session(spark))
+    if carried:
+        session.conf.set(_NOTE, carried)
+    target = f"delta.{quoted(path)}"
+    if compact:
+        session.sql(f"OPTIMIZE {target}").collect()
+    retain = "" if retain_hours is None else f" RETAIN {retain_hours:g} HOURS"
+    session.sql(f"VACUUM {target}{retain}").collect()
+
+
+def _tuned(session: SparkSession) -> SparkSession:
+    """Settings that follow the size of the work, unless the user chose others; and two that our promises rest on."""
+    master = session.conf.get("spark.master", "") or ""
+    if found := re.match(r"local(?:\[(\d+|\*))?", master):
+        cores = str(os.cpu_count() or 1) if found[1] == "*" else found[1] or "1"
+        chosen = session.conf.getAll
+        for key, value in {
+            "spark.sql.shuffle.partitions": cores,
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": cores,
+            "spark.databricks.delta.snapshotPartitions": "1",
+        }.items():
+            if key not in chosen:
+                session.conf.set(key, value)
+    session.conf.set("spark.databricks.delta.history.metricsEnabled", "true")  # the counts are read from there
+    session.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "false")  # `schema:` decides
+    return session
+
+
+def _listed(properties: dict[str, str]) -> str:
+    return ", ".join(f"{literal(key)} = {literal(value)}" for key, value in properties.items())
