@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.config import Config, PipelineSpec, load_config
-from strandline.core.books import Books, Caller, TableRun, new_id
-from strandline.core.errors import ConfigError, ConflictError, RunFailedError
+from strandline.core.books import Books, Caller, Key, TableRun, new_id
+from strandline.core.errors import ConfigError, ConflictError, RunFailedError, StateError
 from strandline.core.events import Event, Held, Listener, RunFinished, RunStarted, Skipped, Warned
 from strandline.core.plan import Ask, Planned, make_plan
 from strandline.core.position import Position, Reason, Status
 from strandline.core.protocols import Record, Spark
+from strandline.core.retry import retried
 from strandline.core.run import Hop, Outcome
 from strandline.core.table import Table
 from strandline.maintain import maintain_due
@@ -114,7 +115,10 @@ class Project:
         books, started = self.books, time.monotonic()
         run_id = new_id(books.state.now())
         with self.opened(pipeline, spark) as opened:
-            planned = make_plan(opened.source, self._asks(opened, tables, full), run_id=run_id, limit=limit)
+            planned = retried(
+                lambda: make_plan(opened.source, self._asks(opened, tables, full), run_id=run_id, limit=limit),
+                lambda _, wait: time.sleep(wait),
+            )
             hop = Hop(
                 run_id,
                 pipeline,
@@ -183,6 +187,8 @@ class Project:
         """Positions of tables without work, in one write: idle ones move up to a proven horizon, errors are kept."""
         moved = []
         for part in planned:
+            if isinstance(part.error, StateError):
+                continue  # what is stored cannot be read, and is not written over
             if part.error and part.plan.reason is Reason.STOPPED:
                 after = part.position.failed(self.config.redactor.redact(str(part.error)))
             elif part.plan.reason is Reason.NOTHING_NEW:
@@ -220,28 +226,28 @@ class Project:
     def _asks(self, opened: Pipeline, only: Collection[str], full: bool) -> list[Ask]:
         """Tables with their positions, and who is at work on them."""
         resolved = opened.tables(only)
-        positions = self.books.positions(opened.spec.name)
+        unreadable: dict[Key, StateError] = {}
+        positions = self.books.positions(opened.spec.name, unreadable=unreadable)
         leases = self.books.leases(opened.spec.name)
         now = self.books.state.now()
         asks = []
         for part in resolved:
-            table = part.table
-            position = positions.get((table.pipeline, table.name, table.stage)) or Position(
-                table.pipeline, table.name, table.stage
-            )
+            table, key = part.table, (part.table.pipeline, part.table.name, part.table.stage)
+            position = positions.get(key) or Position(*key)
+            error = part.error or unreadable.get(key)
             lease = leases.get(table.name)
             busy = f"{lease.holder}, run {lease.run_id}" if lease and lease.held(now) else ""
-            if full and not part.error and not busy:
+            if full and not error and not busy:
                 position = self._restarted(opened, table, position)
             asks.append(
                 Ask(
                     table,
                     position,
-                    {} if part.error else opened.measures(table),
+                    {} if error else opened.measures(table),
                     busy=busy,
                     full=full,
                     resume=opened.spec.unfinished == "resume",
-                    error=part.error,
+                    error=error,
                 )
             )
         return asks

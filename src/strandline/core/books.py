@@ -16,12 +16,13 @@ from datetime import datetime, timedelta
 
 from strandline.core.batch import Applied
 from strandline.core.codec import position_record, record_position
-from strandline.core.errors import ConflictError, LeaseError, StrandlineError
+from strandline.core.errors import ConflictError, LeaseError, StateError, StrandlineError
 from strandline.core.position import Position, Status, TablePlan
 from strandline.core.process import gone, this_process, user
 from strandline.core.protocols import Record, State, Value
 from strandline.core.records import COUNTS
 
+Key = tuple[str, str, str]  # pipeline, table, stage
 LEASE_TIME = timedelta(seconds=60)
 
 
@@ -133,10 +134,20 @@ class Books:
 
     # positions
 
-    def positions(self, pipeline: str = "", table: str = "") -> dict[tuple[str, str, str], Position]:
-        prefix = [part for part in (pipeline, table) if part]
-        found = (record_position(record) for record in self.state.read("position", prefix))
-        return {(position.pipeline, position.table, position.stage): position for position in found}
+    def positions(
+        self, pipeline: str = "", table: str = "", *, unreadable: dict[Key, StateError] | None = None
+    ) -> dict[Key, Position]:
+        """Positions by pipeline, table and stage. One that cannot be read goes to `unreadable`, or is raised."""
+        found: dict[Key, Position] = {}
+        for record in self.state.read("position", [part for part in (pipeline, table) if part]):
+            key = (record.key[0], record.key[1], record.key[2])
+            try:
+                found[key] = record_position(record)
+            except StateError as error:
+                if unreadable is None:
+                    raise
+                unreadable[key] = error
+        return found
 
     def write(self, positions: Sequence[Position], others: Sequence[Record] = ()) -> list[Position]:
         """Store positions, all under compare-and-set, with other records in the same write."""

@@ -31,10 +31,9 @@ from strandline.core.plan import Planned as Work
 from strandline.core.position import Position, Status, TablePlan
 from strandline.core.protocols import Sink, Source
 from strandline.core.reconcile import Adopt, Apply, reconcile
+from strandline.core.retry import retried
 from strandline.core.table import Table
 from strandline.core.window import Slice
-
-RETRY_WAITS = (1.0, 2.0, 4.0)  # seconds; after the last one the table fails
 
 
 @dataclass(frozen=True)
@@ -145,22 +144,19 @@ class Hop:
 
     def _apply(self, table: Table, part: Slice, position: Position, batch: Batch) -> Applied:
         """Ask the sink what it holds, then apply. Transient trouble: ask again and apply again."""
-        for wait in (*RETRY_WAITS, None):
-            if self.stopping.is_set() or not self.books.holds(table.pipeline, table.name):
-                raise LeaseError("stopped before its next batch", remedy="Nothing is lost; run again.")
-            started = self.clock()
-            try:
-                applied = self._apply_once(table, part, position, batch)
-                self.emit(BatchApplied(*self._where(table), batch, applied, self.clock() - started))
-                return applied
-            except TransientError as error:
-                if wait is None:
-                    raise
-                self.emit(Retrying(*self._where(table), self.redact(str(error)), wait))
-                self.sleep(wait)
-        raise AssertionError("the last try returns or raises")
+        started = self.clock()
+
+        def again(error: TransientError, wait: float) -> None:
+            self.emit(Retrying(*self._where(table), self.redact(str(error)), wait))
+            self.sleep(wait)
+
+        applied = retried(lambda: self._apply_once(table, part, position, batch), again)
+        self.emit(BatchApplied(*self._where(table), batch, applied, self.clock() - started))
+        return applied
 
     def _apply_once(self, table: Table, part: Slice, position: Position, batch: Batch) -> Applied:
+        if self.stopping.is_set() or not self.books.holds(table.pipeline, table.name):
+            raise LeaseError("stopped before its next batch", remedy="Nothing is lost; run again.")
         plan = position.plan
         assert plan is not None
         match reconcile(self.sink.applied(table), position):
