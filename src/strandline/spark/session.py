@@ -27,7 +27,7 @@ from strandline.spark.java import find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["batch_session", "find_java", "local_session", "stop"]
+__all__ = ["batch_session", "class_archive", "find_java", "local_session", "settings", "stop", "write_properties"]
 
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -62,15 +62,12 @@ def local_session(
     if master:
         theirs["spark.master"] = master
     folder = _conf_folder(user_conf)
-    settings = _settings(tuple(needs), theirs, java) | {"spark.app.name": app_name, _MARK: uuid.uuid4().hex}
-    if (
-        settings.get("spark.sql.catalogImplementation") != "hive"
-    ):  # nothing outlives the session: keep it out of the cwd
-        settings.setdefault("spark.sql.warehouse.dir", str(folder / "warehouse"))
+    chosen = settings(tuple(needs), theirs, java) | {"spark.app.name": app_name, _MARK: uuid.uuid4().hex}
+    if chosen.get("spark.sql.catalogImplementation") != "hive":  # its tables end with the session: not in the cwd
+        chosen.setdefault("spark.sql.warehouse.dir", str(folder / "warehouse"))
     log = Path(os.environ.get("STRANDLINE_SPARK_LOG") or folder / "spark.log").absolute()
     properties = folder / "settings.properties"
-    properties.touch(mode=0o600)
-    properties.write_text("".join(f"{key} {_escape(value)}\n" for key, value in settings.items()))
+    write_properties(properties, chosen)
     submit = f"--properties-file '{properties}' --load-spark-defaults"
     try:
         with _environment(
@@ -80,9 +77,9 @@ def local_session(
             SPARK_LAUNCHER_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
             PYSPARK_SUBMIT_ARGS=f"{submit} {os.environ.get('PYSPARK_SUBMIT_ARGS', 'pyspark-shell')}",
             PYSPARK_PYTHON=os.environ.get("PYSPARK_PYTHON", sys.executable),
-            **({"SPARK_LOCAL_IP": "127.0.0.1"} if _is_local(settings["spark.master"]) else {}),
+            **({"SPARK_LOCAL_IP": "127.0.0.1"} if _is_local(chosen["spark.master"]) else {}),
         ):
-            spark = _start(SparkSession.builder, settings)
+            spark = _start(SparkSession.builder, chosen)
     except Exception as error:
         raise SetupError("Spark did not start", why=_tail(log, error), remedy=f"Spark's log: {log}") from error
     finally:
@@ -113,6 +110,12 @@ def batch_session(spark: SparkSession) -> SparkSession:
     return session
 
 
+def write_properties(file: Path, chosen: Mapping[str, str]) -> None:
+    """Settings as spark-submit reads them, for nobody else's eyes."""
+    file.touch(mode=0o600)
+    file.write_text("".join(f"{key} {_escape(value)}\n" for key, value in chosen.items()))
+
+
 def stop(spark: SparkSession) -> None:
     """Stop a session that `local_session` made."""
     spark.stop()
@@ -125,7 +128,7 @@ def class_archive(java: str, files: Iterable[Path]) -> Path:
     return cache_folder().parent / "classes" / f"{key}.jsa"
 
 
-def _settings(needs: tuple[str, ...], theirs: Mapping[str, str], java: str) -> dict[str, str]:
+def settings(needs: tuple[str, ...], theirs: Mapping[str, str], java: str) -> dict[str, str]:
     """Everything Spark is started with: our defaults under the user's settings, lists joined."""
     files = jars(needs)
     master = theirs.get("spark.master", "local[*]")
@@ -146,16 +149,18 @@ def _settings(needs: tuple[str, ...], theirs: Mapping[str, str], java: str) -> d
             "spark.sql.shuffle.partitions": str(_cores(master)),
             "spark.databricks.delta.snapshotPartitions": "1",
         }
-    settings = {**ours, **theirs}
+    merged = {**ours, **theirs}
+    for key in ("spark.driver.defaultJavaOptions", "spark.executor.defaultJavaOptions"):
+        merged[key] = f"{ours[key]} {theirs.get(key, '')}".strip()  # for Java, the last word on an option counts
     paths = [str(file) for file in files]
-    _join(settings, "spark.driver.extraClassPath", os.pathsep, paths)
+    _join(merged, "spark.driver.extraClassPath", os.pathsep, paths)
     if _is_local(master):
-        _join(settings, "spark.executor.extraClassPath", os.pathsep, paths)
+        _join(merged, "spark.executor.extraClassPath", os.pathsep, paths)
     else:  # other machines do not have our files: Spark carries them there
-        _join(settings, "spark.jars", ",", paths)
+        _join(merged, "spark.jars", ",", paths)
     if "delta" in needs:
-        _join(settings, "spark.sql.extensions", ",", [_DELTA["spark.sql.extensions"]])
-    return settings
+        _join(merged, "spark.sql.extensions", ",", [_DELTA["spark.sql.extensions"]])
+    return merged
 
 
 def _java_options(theirs: Mapping[str, str], archive: Path) -> str:
@@ -182,7 +187,9 @@ def _cores(master: str) -> int:
     found = re.match(r"local\[(\d+)", master)
     if found:
         return int(found[1])
-    return 1 if master == "local" else len(os.sched_getaffinity(0))
+    if master == "local":
+        return 1
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def _spark_defaults(folder: Path) -> dict[str, str]:

@@ -62,6 +62,7 @@ class Server(ABC):
     scheme: str
     user: str
     database: str  # the one that always exists
+    _refuses_root = True
     _give_up: signal.Signals  # stops the server at once, its data no longer needed
 
     def __init__(self, folder: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
@@ -152,15 +153,21 @@ class Server(ABC):
     @abstractmethod
     def _ready(self) -> bool: ...
 
+    def _variables(self) -> dict[str, str]:
+        """What the server is told through its environment."""
+        return {}
+
     def _run(self, command: list[str]) -> None:
         code = self._spawn(command).wait()
         if code:
             raise SetupError(f"{Path(command[0]).name} failed with exit code {code}", why=self.log()[-2000:])
 
     def _spawn(self, command: list[str]) -> subprocess.Popen[bytes]:
-        """In a session of its own, so that Ctrl-C reaches the tests first; never as root, which servers refuse."""
-        nobody = pwd.getpwnam("nobody")
-        user: dict[str, Any] = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+        """In a session of its own, so that Ctrl-C reaches the tests first; as nobody if root is refused."""
+        user: dict[str, Any] = {}
+        if self._refuses_root and os.geteuid() == 0:
+            nobody = pwd.getpwnam("nobody")
+            user = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
         with (self.folder / "log").open("ab") as log:
             return subprocess.Popen(
                 command,
@@ -169,7 +176,8 @@ class Server(ABC):
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                **(user if os.geteuid() == 0 else {}),
+                env={**os.environ, **self._variables()},
+                **user,
             )
 
     def _await_ready(self) -> bool:
