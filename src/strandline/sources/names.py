@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from strandline.core.errors import SourceError
 
 _PART = re.compile(r'"((?:[^"]|"")+)"|([^."]+)')
+_NAME = re.compile(rf"(?:{_PART.pattern})(?:\.(?:{_PART.pattern}))?")
 
 
 @dataclass(frozen=True)
@@ -38,22 +39,19 @@ class Pattern:
 
 def pattern(text: str) -> Pattern:
     """Parse `table` or `schema.table`, each part optionally in double quotes."""
-    parts: list[tuple[str, bool]] = []
-    at = 0
-    while found := _PART.match(text, at):
-        quoted, plain = found.groups()
-        parts.append((quoted.replace('""', '"'), False) if quoted else (plain, bool(re.search(r"[*?\[]", plain))))
-        at = found.end()
-        if text[at : at + 1] != ".":
-            break
-        at += 1
-    if at != len(text) or not 1 <= len(parts) <= 2:
+    if not _NAME.fullmatch(text):
         raise SourceError(
             f'"{text}" is not a table name', remedy='Write table or schema.table; a part with dots goes in "quotes"'
         )
+    parts = [_read(*found.groups()) for found in _PART.finditer(text)]
     (table, table_wild) = parts[-1]
     (schema, schema_wild) = parts[0] if len(parts) == 2 else (None, False)
     return Pattern(text, schema, table, schema_wild, table_wild)
+
+
+def _read(quoted: str | None, plain: str) -> tuple[str, bool]:
+    """One part, and whether it is wild."""
+    return (quoted.replace('""', '"'), False) if quoted else (plain, bool(re.search(r"[*?\[]", plain)))
 
 
 def render(schema: str, table: str) -> str:

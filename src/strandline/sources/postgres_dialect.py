@@ -80,7 +80,7 @@ class PostgresDialect:
         kind = column.type
         if kind in _PLAIN:
             return Carried(value, _PLAIN[kind])
-        if kind == "numeric" or kind.startswith("numeric("):
+        if re.fullmatch(r"numeric(\(.*\))?", kind):
             return Carried(value, _decimal(column))
         if kind == "date":
             return Carried(_dated(column, value, "date"), "DATE")

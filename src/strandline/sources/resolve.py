@@ -28,6 +28,7 @@ class Server:
 
 def resolve(source: DatabaseSource, table: Table, info: TableInfo, zone: str | None) -> tuple[Table, list[str]]:
     """The settled table, and what is worth a warning."""
+    table = replace(table, source=table.source if info.kind == "query" else info.name)
     try:
         columns = _columns(source, table, info)
         cursor = _cursor(source, table, info, zone)
@@ -36,8 +37,7 @@ def resolve(source: DatabaseSource, table: Table, info: TableInfo, zone: str | N
     except SourceError as error:
         raise error.at(table.where_text) from None
     enforced = bool(key) and any(set(unique) <= set(key) for unique in info.unique)
-    name = table.source if info.kind == "query" else info.name
-    settled = replace(table, source=name, cursor=cursor, key=key, key_enforced=enforced, columns=columns)
+    settled = replace(table, cursor=cursor, key=key, key_enforced=enforced, columns=columns)
     return settled, _warnings(source, settled, info)
 
 

@@ -1,0 +1,172 @@
+"""What sources render: names, literals, predicates, zones. No server is needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from strandline.core.errors import SourceError
+from strandline.core.table import Column, Mode, Table
+from strandline.core.watermark import Cursor, Kind, Watermark
+from strandline.core.window import KeyRange, Slice, Window
+from strandline.sources import names, postgres_session
+from strandline.sources.dialect import Dialect, in_slice, refusal
+from strandline.sources.jdbc import Tiles
+from strandline.sources.mysql_dialect import MySqlDialect
+from strandline.sources.postgres_dialect import PostgresDialect
+from strandline.sources.zones import age, local
+
+DIALECTS: list[Dialect] = [PostgresDialect(), MySqlDialect()]
+
+
+def table(cursor: Cursor | None) -> Table:
+    return Table("p", "t", "s.t", "t", "sync", Mode.MERGE, cursor, key=("id",))
+
+
+def stamp(text: str) -> Watermark:
+    return Watermark(Kind.TIMESTAMP, text)
+
+
+@pytest.mark.parametrize("name", ["plain", "UPPER", "two words", "do.t", 'quo"te', "ünï", "a*b", "*", "[x]"])
+def test_rendered_names_are_read_back(name: str) -> None:
+    assert names.split(names.render("s", name)) == ("s", name)
+    found = names.pattern(names.render("s", name))
+    assert not found.wild
+    assert found.matches("s", name, default="public")
+
+
+@pytest.mark.parametrize("text", ["", ".", "a.", ".a", "a.b.c", '"a', 'a"b', '"a"b'])
+def test_what_is_no_name_is_refused(text: str) -> None:
+    with pytest.raises(SourceError, match="is not a table name"):
+        names.pattern(text)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "schema", "name", "matches"),
+    [
+        ("order*", "public", "orders", True),
+        ("order*", "sales", "orders", False),
+        ("*.orders", "sales", "orders", True),
+        ("sales.*", "sales", "any.thing", True),
+        ("sales.?", "sales", "ab", False),
+        ('sales."*"', "sales", "ab", False),
+        ("Orders", "public", "orders", False),
+    ],
+)
+def test_globs_match_part_by_part(pattern: str, schema: str, name: str, matches: bool) -> None:
+    assert names.pattern(pattern).matches(schema, name, default="public") is matches
+
+
+def test_quotes_cannot_be_broken_out_of() -> None:
+    postgres, mysql = DIALECTS
+    assert postgres.quote('a"; DROP') == '"a""; DROP"'
+    assert mysql.quote("a`; DROP") == "`a``; DROP`"
+    assert mysql.string("\\'") == "'\\\\'''"
+
+
+@pytest.mark.parametrize("dialect", DIALECTS, ids=lambda dialect: dialect.name)
+def test_literals_keep_every_digit(dialect: Dialect) -> None:
+    cursor = Cursor("at", Kind.TIMESTAMP)
+    assert "2026-11-15 08:12:44.120003" in dialect.literal(cursor, stamp("2026-11-15 08:12:44.120003"))
+    number = Cursor("id", Kind.INTEGER)
+    assert dialect.literal(number, Watermark(Kind.INTEGER, str(2**63 - 1))) == str(2**63 - 1)
+    assert dialect.literal(number, Watermark(Kind.INTEGER, "-1")) == "(-1)"
+
+
+def test_a_slice_is_its_window_its_key_range_its_filter_and_its_nulls() -> None:
+    cursor = Cursor("at", Kind.TIMESTAMP, zone="UTC")
+    window = Window(stamp("2026-01-01 00:00:00"), stamp("2026-01-02 00:00:00"))
+    keys = KeyRange("id", 5, None)
+    part = Slice(window, keys=keys, read_from=stamp("2025-12-31 00:00:00"), nulls=True)
+    assert in_slice(PostgresDialect(), replace(table(cursor), where="v > 1 -- x"), part) == (
+        "(v > 1 -- x\n) AND (t.\"at\" >= '2025-12-31 00:00:00'::timestamp AND "
+        't."at" < \'2026-01-02 00:00:00\'::timestamp OR t."at" IS NULL) AND t."id" >= 5'
+    )
+    assert in_slice(PostgresDialect(), table(None), Slice(window)) == "1 = 1"
+
+
+def test_tiles_leave_no_gap() -> None:
+    assert Tiles.cut("k", ["5", "9"], steady=True).conditions == (
+        "p < 5 OR p IS NULL",
+        "p >= 5 AND p < 9",
+        "p >= 9",
+    )
+    assert Tiles.cut("k", [], steady=False) == Tiles()
+
+
+@pytest.mark.parametrize(
+    ("kind", "spark"),
+    [
+        ("bigint", "BIGINT"),
+        ("numeric(38,10)", "DECIMAL(38,10)"),
+        ("timestamp(3) with time zone", "TIMESTAMP"),
+        ("timestamp without time zone", "TIMESTAMP_NTZ"),
+        ("integer[]", "ARRAY<INT>"),
+        ("character varying(3)[]", "ARRAY<STRING>"),
+        ("numeric(5,2)[]", "STRING"),
+        ("some_enum", "STRING"),
+    ],
+)
+def test_postgres_types(kind: str, spark: str) -> None:
+    assert PostgresDialect().carry(Column("c", kind)).spark == spark
+
+
+@pytest.mark.parametrize("kind", ["numeric", "numeric(39,0)", "numeric(5,-2)", "numeric(2,5)"])
+def test_postgres_numbers_no_decimal_holds(kind: str) -> None:
+    with pytest.raises(SourceError, match='column "c"'):
+        PostgresDialect().carry(Column("c", kind))
+
+
+@pytest.mark.parametrize(
+    ("kind", "spark"),
+    [
+        ("bigint(20) unsigned", "DECIMAL(20,0)"),
+        ("int(10) unsigned zerofill", "BIGINT"),
+        ("tinyint(1)", "TINYINT"),
+        ("decimal(38,10)", "DECIMAL(38,10)"),
+        ("enum('a,(b)','c')", "STRING"),
+        ("bit(8)", "DECIMAL(20,0)"),
+    ],
+)
+def test_mysql_types(kind: str, spark: str) -> None:
+    assert MySqlDialect().carry(Column("c", kind)).spark == spark
+
+
+@pytest.mark.parametrize(
+    ("zone", "utc", "shown"),
+    [
+        ("Asia/Tokyo", "2026-07-01 12:00:00.120003", "2026-07-01 21:00:00.120003"),
+        ("-03:30", "2026-07-01 12:00:00", "2026-07-01 08:30:00"),
+        ("Europe/Berlin", "2026-07-01 12:00:00", "2026-07-01 14:00:00"),
+        ("Europe/Berlin", "2026-10-24 23:59:59", "2026-10-25 01:59:59"),
+        ("Europe/Berlin", "2026-10-25 00:30:00", "2026-10-25 02:00:00"),  # 02:30, and 02:00 is still to come again
+        ("Europe/Berlin", "2026-10-25 01:30:00", "2026-10-25 02:30:00"),
+        ("Europe/Berlin", "2026-03-29 01:00:00", "2026-03-29 03:00:00"),  # straight after the gap
+        ("Antarctica/Troll", "2026-10-25 00:59:59", "2026-10-25 01:00:00"),  # two hours back
+    ],
+)
+def test_no_time_is_passed_that_the_zones_clocks_will_show_again(zone: str, utc: str, shown: str) -> None:
+    assert local(stamp(utc), zone) == stamp(shown)
+
+
+def test_ages_are_told_in_words() -> None:
+    assert age("2026-01-01 09:00:00", "Asia/Tokyo", "2026-01-01 00:03:00") == "3 minutes old"
+    assert age("2026-01-01 09:00:00", "UTC", "2026-01-01 00:00:00") == "9 hours ahead"
+    assert age("2026-01-01 00:00:00.5", "UTC", "2026-01-03 00:00:00") == "2 days old"
+
+
+def test_a_guards_refusal_is_found_in_whatever_spark_says() -> None:
+    said = 'PSQLException: ERROR: invalid input: "strandline refuses column at with the value infinity"\n\tat org.x'
+    found = refusal(said)
+    assert found is not None
+    assert found.message == "strandline refuses column at with the value infinity"
+    assert refusal("anything else") is None
+
+
+def test_drivers_errors_are_told_apart() -> None:
+    gone = "x org.postgresql.util.PSQLException: FATAL: terminating connection due to administrator command\n\tat y"
+    assert type(postgres_session.translate(gone)).__name__ == "TransientError"
+    missing = 'org.postgresql.util.PSQLException: ERROR: relation "x" does not exist\n  Position: 3'
+    assert type(postgres_session.translate(missing)).__name__ == "SourceError"
+    assert postgres_session.translate("java.lang.OutOfMemoryError") is None
