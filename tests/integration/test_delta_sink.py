@@ -171,7 +171,7 @@ class WatchedChanges(RowChanges):
                 file.write(f"{name}\n")
             return name
 
-        return super().frame(spark).withColumn("name", udf(noted, "string")("name"))
+        return super().frame(spark).withColumn("name", udf(lambda name: noted(name), "string")("name"))
 
 
 def test_a_merge_reads_its_source_exactly_once(sink: DeltaSink, tmp_path: Path) -> None:
