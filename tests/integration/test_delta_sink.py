@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
-from strandline.core.errors import ConfigError, SourceError, TargetError
+from strandline.core.errors import ConfigError, SchemaError, SourceError, TargetError
 from strandline.core.position import Position
 from strandline.core.reconcile import Apply, reconcile
 from strandline.endpoint import Endpoint
 from strandline.sinks.delta import DeltaSink
-from strandline.testing.sink import RowChanges, at, batch, orders
+from strandline.testing.sink import ORDERS, RowChanges, at, batch, orders
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -164,12 +164,14 @@ class WatchedChanges(RowChanges):
     def frame(self, spark: SparkSession) -> DataFrame:
         from pyspark.sql.functions import udf
 
-        def noted(name: str, notes: str = self.notes) -> str:
-            with Path(notes).open("a") as file:
+        notes = Path(self.notes)
+
+        def noted(name: str) -> str:
+            with notes.open("a") as file:
                 file.write(f"{name}\n")
             return name
 
-        return super().frame(spark).withColumn("name", udf(noted, "string")("name"))
+        return super().frame(spark).withColumn("name", udf(lambda name: noted(name), "string")("name"))
 
 
 def test_a_merge_reads_its_source_exactly_once(sink: DeltaSink, tmp_path: Path) -> None:
@@ -207,10 +209,15 @@ def test_what_the_source_says_about_a_failed_read_reaches_the_user(sink: DeltaSi
     @dataclass
     class Gone(RowChanges):
         def frame(self, spark: SparkSession) -> DataFrame:
-            return spark.sql("SELECT raise_error('source is gone') AS id, 'x' AS name, now() AS at")
+            return spark.sql("SELECT CAST(raise_error('source is gone') AS bigint) AS id, 'x' AS name, now() AS at")
 
     with pytest.raises(SourceError, match=r"shop\.orders: the source is gone"):
         sink.apply(orders(), batch(1), Gone([]), first=True, replace=False)
+
+
+def test_a_column_without_a_type_is_refused(sink: DeltaSink) -> None:
+    with pytest.raises(SchemaError, match="note"):
+        sink.apply(orders(), batch(1), RowChanges([], f"{ORDERS}, note void"), first=True, replace=False)
 
 
 def test_a_target_that_was_dropped_holds_nothing(sink: DeltaSink, looking: DeltaSink, lake: Path) -> None:

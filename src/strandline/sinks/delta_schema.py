@@ -96,10 +96,17 @@ def allow(table: Table, evolution: Evolution, *, replace: bool) -> None:
         )
 
 
-def check_names(table: Table, schema: StructType) -> None:
-    """Delta takes names that differ in case only for one."""
+def check_columns(table: Table, schema: StructType) -> None:
+    """Refuse what Delta would mix up or drop: names that differ in case only, and columns without a type."""
     seen: dict[str, str] = {}
     for field in schema.fields:
+        if "void" in field.dataType.simpleString():
+            raise SchemaError(
+                f'column "{field.name}" has no type',
+                where=table.where_text,
+                why="It holds nothing but NULL, so Spark cannot tell what it is meant to hold.",
+                remedy="Cast it in `query:` or `transform:`, or leave it out with `columns:`.",
+            )
         twin = seen.setdefault(field.name.lower(), field.name)
         if twin != field.name or [other.name for other in schema.fields].count(field.name) > 1:
             raise SchemaError(

@@ -19,7 +19,7 @@ from strandline.core.protocols import Changes
 from strandline.core.table import Mode, Table
 from strandline.sinks.delta_log import PIPELINE, TABLE, DeltaLog, app_id, note, txn_version
 from strandline.sinks.delta_rows import Counting, Rows, held, literal, living, merge_text, quoted
-from strandline.sinks.delta_schema import Evolution, allow, check_names, compare, plain, properties_for
+from strandline.sinks.delta_schema import Evolution, allow, check_columns, compare, plain, properties_for
 from strandline.spark.session import batch_session
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Write:
 
     def prepare(self, log: DeltaLog | None, *, replace: bool) -> list[str]:
         """Make the table, or make room for the batch's columns, as the policy allows. Returns what is worth saying."""
-        check_names(self.table, self.schema)
+        check_columns(self.table, self.schema)
         if log is None:
             self._create()
             return []
