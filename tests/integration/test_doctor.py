@@ -17,8 +17,9 @@ from strandline.core.position import Position, Reason, Status, TablePlan
 from strandline.core.watermark import Kind, Watermark
 from strandline.core.window import Slice, Window
 from strandline.doctor import Finding, Level, examine
+from strandline.endpoint import Endpoint
 from strandline.project import Project
-from strandline.testing.servers import Postgres
+from strandline.testing.servers import MariaDB, Postgres
 
 HEALTHY = """
 CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.updated_at := now(); RETURN NEW; END $$;
@@ -221,3 +222,42 @@ def test_a_plan_whose_run_is_at_work_is_not_stuck(project: Callable[[], Project]
         lease = opened.books.take(Lease("shop", "orders"), "2020")
         opened.books.state.put([lease.record()])
         assert not any("left its plan open" in text for text in found(project, Level.WARN))
+
+
+@pytest.fixture
+def mariadb_shop(mariadb: MariaDB, mariadb_database: str) -> Iterator[str]:
+    """A healthy table but for what each test does to it."""
+    with mariadb.connect(Endpoint.parse(mariadb_database).path) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE orders (id bigint PRIMARY KEY, "
+            "updated_at timestamp(6) NOT NULL DEFAULT now(6) ON UPDATE now(6), KEY (updated_at))"
+        )
+        cursor.execute("INSERT INTO orders (id) VALUES (1)")
+        yield mariadb_database
+
+
+def test_a_healthy_mariadb_has_neither_failure_nor_warning(mariadb_shop: str, tmp_path: Path) -> None:
+    findings = [finding for finding in examine(configured(tmp_path, mariadb_shop)) if finding.area != "setup"]
+    assert [finding.text for finding in findings if finding.level is not Level.OK] == []
+    assert "MariaDB" in only(findings, "clock").text
+
+
+def test_a_mariadb_cursor_without_on_update_comes_with_the_statement_that_adds_it(
+    mariadb: MariaDB, mariadb_shop: str, tmp_path: Path
+) -> None:
+    project = configured(tmp_path, mariadb_shop)
+    with mariadb.connect(Endpoint.parse(mariadb_shop).path) as connection, connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE orders MODIFY updated_at timestamp(6) NOT NULL DEFAULT now(6)")
+        cursor.execute(only(list(examine(project)), "the application must set it").remedy)
+    assert found(project, Level.WARN) == []
+
+
+def test_a_mariadb_reader_without_process_is_told_which_grant_it_lacks(
+    mariadb: MariaDB, mariadb_shop: str, tmp_path: Path
+) -> None:
+    database = Endpoint.parse(mariadb_shop).path
+    with mariadb.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE OR REPLACE USER weak IDENTIFIED BY 'pw'")
+        cursor.execute(f"GRANT SELECT ON {database}.* TO weak")
+    findings = list(examine(configured(tmp_path, mariadb.url(database, "weak", "pw"))))
+    assert any(finding.level is Level.FAIL and "GRANT PROCESS" in finding.remedy for finding in findings)

@@ -13,7 +13,7 @@ from strandline.core.errors import ConnectError, SourceError
 from strandline.core.table import Mode
 from strandline.endpoint import Endpoint
 from strandline.propose import Proposal, propose, source_url, write_config
-from strandline.testing.servers import Postgres
+from strandline.testing.servers import MariaDB, Postgres
 
 SHOP = """
 CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.updated_at := now(); RETURN NEW; END $$;
@@ -141,3 +141,21 @@ def test_rows_stamped_in_utc_on_a_server_in_tokyo_are_read_as_utc_when_tokyo_wou
 
 def test_an_old_row_speaks_for_no_zone_so_the_servers_own_is_proposed(tokyo: Endpoint) -> None:
     assert proposals(tokyo)["old"].zone == "Asia/Tokyo"
+
+
+def test_mariadbs_on_update_column_is_the_cursor(mariadb: MariaDB, mariadb_database: str) -> None:
+    endpoint = Endpoint.parse(mariadb_database)
+    with mariadb.connect(endpoint.path) as connection, connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE TABLE orders (id bigint PRIMARY KEY, created datetime(6) NOT NULL DEFAULT now(6), "
+            "updated timestamp(6) NOT NULL DEFAULT now(6) ON UPDATE now(6), KEY (updated))"
+        )
+        cursor.execute("CREATE TABLE notes (id bigint PRIMARY KEY, changed datetime(6) NOT NULL)")
+        cursor.execute("CREATE TRIGGER t BEFORE UPDATE ON notes FOR EACH ROW SET NEW.changed = now(6)")
+        cursor.execute("INSERT INTO notes VALUES (1, now(6) - INTERVAL 3 MINUTE)")
+    found = proposals(endpoint)
+    assert (found["orders"].cursor, found["orders"].key, found["orders"].zone) == ("updated", ("id",), None)
+    assert found["orders"].reasons[0].endswith("indexed, NOT NULL, set by ON UPDATE CURRENT_TIMESTAMP")
+    assert (found["notes"].cursor, found["notes"].mode) == ("changed", Mode.MERGE)
+    assert "set by trigger t" in found["notes"].reasons[0]
+    assert any("3 minutes old" in reason for reason in found["notes"].reasons)

@@ -467,3 +467,14 @@ def test_a_batch_of_the_old_epoch_cannot_be_mistaken_for_one_of_the_new(loaded: 
     assert isinstance(before, Batch) and isinstance(after, Batch)
     assert after.order > before.order
     assert after.number == before.number + 1
+
+
+def test_a_target_that_forgot_how_far_it_went_cannot_rebuild_a_position(loaded: Shop) -> None:
+    held = loaded.world.sink.backup("orders")
+    assert held is not None
+    vague = {owner: replace(receipt, exact=False) for owner, receipt in held.receipts.items()}
+    loaded.world.sink.restore("orders", replace(held, receipts=vague))
+    operations.apply(loaded, [operations.forget(loaded, "shop", "orders")], why="an accident")
+    with pytest.raises(TargetError) as caught:
+        operations.import_from_target(loaded, "shop", "orders")
+    assert "sync --full" in caught.value.remedy

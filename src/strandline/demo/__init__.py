@@ -45,7 +45,7 @@ pipelines:
     defaults: {{cursor: updated_at}}
     tables:
       - customers
-      - {{name: orders, slice_rows: 5000}}
+      - {{name: orders, slice_rows: 3000}}
       - order_items
 """
 
@@ -108,7 +108,7 @@ class _Demo:
         self.sync()
         _step("Nothing to do", "a process of its own, from start to exit: a sync that finds nothing starts no JVM")
         self.child("sync")
-        _step("Crash", "12,000 orders change at once; the sync is killed with SIGKILL inside its second batch")
+        _step("Crash", "8,000 orders change at once; the sync is killed with SIGKILL inside its second batch")
         self.crash()
         _step("Resume", "the plan that was left is carried out as it was written; no row is lost, none applied twice")
         self.plan()
@@ -144,7 +144,7 @@ class _Demo:
 
     def crash(self) -> None:
         with self.server.connect("shop") as connection:
-            shop.change_many(connection, 12_000, transactions=24)
+            shop.change_many(connection, 8_000, transactions=16)
         self.people.work()
         time.sleep(_GUARD_SECONDS + 0.2)
         _command(self.folder, "sync")

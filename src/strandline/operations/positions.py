@@ -71,8 +71,14 @@ def import_from_target(project: Project, pipeline: str, table: str, *, stage: st
                 remedy=f"Load it: strandline sync -p {pipeline} -t {table}",
                 docs="docs/operations.md#lost-target",
             )
-        if before.batch is not None and before.batch.same(receipt.batch):
+        if before.batch is not None and receipt.agrees(before.batch):
             raise StateError(f"position and target agree on {receipt.batch}: there is nothing to import")
+        if not receipt.exact:
+            raise TargetError(
+                f"the target holds {receipt.batch}, but its log no longer says how far that went",
+                remedy=f"Load it again: strandline sync --full -p {pipeline} -t {table}",
+                docs="docs/operations.md#lost-state",
+            )
         notes = [*resting.notes, f"the target holds {receipt.batch}"]
         if receipt.batch.watermark is None:
             notes.append("a first load was under way: the next sync reads from the beginning and merges")
@@ -165,7 +171,7 @@ def _check_same_target(opened: Pipeline, table: Table, position: Position) -> No
         receipt = opened.sink.applied(table)
     except TargetError as error:
         raise TargetError(error.message, where=table.where_text, why=error.why, remedy=remedy) from error
-    if not position.batch.same(receipt.batch if receipt else None):
+    if receipt is None or not receipt.agrees(position.batch):
         raise TargetError(
             f"the target does not know {position.batch} under this name",
             where=table.where_text,

@@ -96,7 +96,7 @@ def _settle(resting: Resting) -> None:
 def _take_batch(resting: Resting) -> None:
     """A position that cannot be read takes the target's last batch: without it, it would disown the target."""
     receipt = resting.opened.sink.applied(resting.table)
-    if receipt:
+    if receipt and receipt.exact:
         resting.position = replace(resting.position, batch=receipt.batch, epoch=receipt.batch.epoch)
 
 
