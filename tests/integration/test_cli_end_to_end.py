@@ -37,7 +37,7 @@ class Shell:
             env=environment,
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=600,
             stdin=subprocess.DEVNULL,
         )
         assert done.returncode == code, done.stderr
