@@ -40,6 +40,14 @@ def test_init_does_not_repeat_a_password(
     assert PASSWORD not in capsys.readouterr().err
 
 
+def test_a_demo_never_writes_over_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "kept").touch()
+    assert execute(["demo", str(tmp_path)]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert execute(["demo", "--resume", str(tmp_path / "nowhere")]) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+
+
 def test_doctor_reports_a_broken_config_as_a_finding(shop: Shop) -> None:
     shop.config.write_text("pipelines: {shop: {sorce: x}}")
     said = shop.run("doctor")

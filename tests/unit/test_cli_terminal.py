@@ -87,7 +87,7 @@ def at(second: int) -> Watermark:
 def test_a_bar_per_table_shows_slices_rows_and_how_it_ended() -> None:
     slices = by_cursor(Window(None, at(30)), [at(10), at(20)])
     plan = TablePlan("orders", "sync", Window(None, at(30)), slices, Reason.FIRST_LOAD, 2_000)
-    where = ("run", "shop", "orders", "sync")
+    where = ("run", "shop", "orders[/]", "sync")
     batch = Batch("store", 1, 1, None, at(10), at(10), "a")
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=140, color_system=None)
@@ -109,7 +109,7 @@ def test_a_bar_per_table_shows_slices_rows_and_how_it_ended() -> None:
         bars(Retrying(*where, "deadlock", 2.0))
         assert "again in 2.0 s" in shown()
         bars(Warned(*where, "the clock [is] odd"))
-        assert "shop.orders: the clock [is] odd" in shown()
+        assert "shop.orders[/]: the clock [is] odd" in shown()
         bars(TableFinished(*where, Status.COMPLETED, Applied(2_000, 1_900, 100), 3, 4.0))
         text = shown()
         assert "done" in text and "1,900 new, 100 changed" in text

@@ -12,7 +12,7 @@ from strandline import __version__
 from strandline.cli.invocation import Invocation
 from strandline.cli.plan import plan
 from strandline.cli.runs import runs
-from strandline.cli.setup import doctor, init
+from strandline.cli.setup import demo, doctor, init
 from strandline.cli.status import status
 from strandline.cli.sync import retry, sync
 from strandline.cli.watermark import watermark
@@ -49,7 +49,7 @@ def app(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for _command in (init, doctor, plan, sync, retry, status, watermark, runs):
+for _command in (init, doctor, demo, plan, sync, retry, status, watermark, runs):
     app.add_command(_command)
 
 

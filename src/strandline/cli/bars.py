@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -41,13 +43,24 @@ class _Left(ProgressColumn):
         return Text(f"{text.duration(left)} left", style="dim")
 
 
+@dataclass
+class _AtWork:
+    """What a table's bar is drawn from."""
+
+    task: TaskID
+    started: float
+    rows: int = 0
+    done: int = 0  # slices of this run
+
+
 class Bars:
     """A listener; safe to call from the threads of several tables."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, redact: Callable[[str], str] = str) -> None:
+        self._redact = redact
         self._progress = Progress(
-            TextColumn("{task.description}"),
-            TextColumn("{task.fields[stage]}", style="dim"),
+            TextColumn("{task.description}", markup=False),
+            TextColumn("{task.fields[stage]}", style="dim", markup=False),
             BarColumn(bar_width=20),
             TextColumn("{task.fields[state]}"),
             TextColumn("{task.fields[rows]}", justify="right"),
@@ -55,9 +68,7 @@ class Bars:
             _Left(),
             console=console or Console(stderr=True),
         )
-        self._tasks: dict[tuple[str, str, str], TaskID] = {}
-        self._rows: dict[TaskID, int] = {}
-        self._started: dict[TaskID, float] = {}
+        self._tables: dict[tuple[str, str, str], _AtWork] = {}
         self._lock = threading.Lock()
 
     def __enter__(self) -> Bars:
@@ -83,7 +94,9 @@ class Bars:
             case Warned():
                 self._say(event, event.message)
             case Retrying():
-                self._update(event, state=f"again in {text.duration(event.wait_seconds)}", note=event.error[:60])
+                self._update(
+                    event, state=f"again in {text.duration(event.wait_seconds)}", note=self._redact(event.error)[:60]
+                )
             case Intended():
                 self._update(event, state=f"slice {event.number}/{event.of}", note="")
             case Committed():
@@ -106,44 +119,44 @@ class Bars:
             of=len(plan.remaining),
             per_slice=0.0,
         )
-        self._tasks[event.pipeline, event.table, event.stage] = task
-        self._rows[task] = 0
-        self._started[task] = time.monotonic()
+        self._tables[event.pipeline, event.table, event.stage] = _AtWork(task, time.monotonic())
 
     def _committed(self, event: Committed) -> None:
-        task = self._task(event)
-        if task is None:
+        table = self._table(event)
+        if table is None:
             return
-        self._rows[task] += event.applied.rows_read
-        seconds = max(time.monotonic() - self._started[task], 0.001)
-        done = self._progress.tasks[self._progress.task_ids.index(task)].fields["done"] + 1
+        table.rows += event.applied.rows_read
+        table.done += 1
+        seconds = max(time.monotonic() - table.started, 0.001)
         self._progress.update(
-            task,
+            table.task,
             advance=1,
-            rows=text.many(self._rows[task], "row"),
-            rate=text.rate(self._rows[task] / seconds),
-            done=done,
-            per_slice=seconds / done,
+            rows=text.many(table.rows, "row"),
+            rate=text.rate(table.rows / seconds),
+            done=table.done,
+            per_slice=seconds / table.done,
         )
 
     def _finished(self, event: TableFinished) -> None:
-        task = self._task(event)
-        if task is None:
+        table = self._table(event)
+        if table is None:
             return
         done = event.status is Status.COMPLETED
-        state, note = ("done", text.changes(event.applied)) if done else ("[red]FAILED[/red]", event.error[:60])
-        self._progress.update(task, total=1, completed=1 if done else 0, state=state, note=note, done=0)
-        self._progress.stop_task(task)
-        if len(self._tasks) > _SHOWN:
-            self._progress.update(task, visible=False)
+        state, note = (
+            ("done", text.changes(event.applied)) if done else ("[red]FAILED[/red]", self._redact(event.error)[:60])
+        )
+        self._progress.update(table.task, total=1, completed=1 if done else 0, state=state, note=note, done=0)
+        self._progress.stop_task(table.task)
+        if len(self._tables) > _SHOWN:
+            self._progress.update(table.task, visible=False)
 
     def _update(self, event: TableEvent, *, state: str, note: str) -> None:
-        task = self._task(event)
-        if task is not None:
-            self._progress.update(task, state=state, note=note)
+        table = self._table(event)
+        if table is not None:
+            self._progress.update(table.task, state=state, note=note)
 
-    def _task(self, event: TableEvent) -> TaskID | None:
-        return self._tasks.get((event.pipeline, event.table, event.stage))
+    def _table(self, event: TableEvent) -> _AtWork | None:
+        return self._tables.get((event.pipeline, event.table, event.stage))
 
     def _say(self, event: TableEvent, message: str) -> None:
-        self._progress.console.print(Text(f"{event.pipeline}.{event.table}: {message}"))
+        self._progress.console.print(Text(f"{event.pipeline}.{event.table}: {self._redact(message)}"))

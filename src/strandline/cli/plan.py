@@ -51,7 +51,7 @@ def show(
     from strandline.cli import render
     from strandline.core.errors import StrandlineError
 
-    shown, codes = [], []
+    documents, codes = [], []
     for name, tables in chosen.items():
         try:
             made = project.plan(name, tables=tables, limit=limit, full=full)
@@ -59,9 +59,10 @@ def show(
             if len(chosen) == 1:
                 raise
             invocation.tell_error(error.at(name))
+            documents.append({"pipeline": name, "tables": [], "error": str(error)})
             codes.append(error.exit_code)
             continue
-        shown.append(made)
+        documents.append(made.to_json())
         codes += [1] if made.errors else [WORK_PENDING] if made.work and detailed else []
         if not invocation.json:
             again = invocation.command("sync", "-p", name, *(word for table in tables for word in ("-t", table)))
@@ -69,5 +70,5 @@ def show(
         for stopped in made.errors:
             invocation.tell_error(stopped)
     if invocation.json:
-        invocation.say_json({"pipelines": [made.to_json() for made in shown]})
+        invocation.say_json({"pipelines": documents})
     return 1 if 1 in codes else max(codes, default=0)

@@ -39,7 +39,7 @@ def listening(invocation: Invocation) -> Iterator[Listener]:
     if sys.stderr.isatty() and not invocation.debug:
         from strandline.cli.bars import Bars
 
-        with Bars() as bars:
+        with Bars(redact=invocation.redact) as bars:
             yield bars
     else:
         lines = Lines(invocation.tell)

@@ -27,7 +27,7 @@ colours off. Nothing ever asks without a terminal: the flag to give is named ins
 
 From Python or spark-submit: `strandline.cli.run(["sync", "-p", "shop"])` raises on failure and never exits.
 
-Every command takes these:
+Every command but `demo` takes these:
 
 | option | |
 | --- | --- |

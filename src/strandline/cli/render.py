@@ -100,7 +100,7 @@ def _horizon(shown: PipelinePlan) -> str:
     highs = [part.window.high for part in shown.tables if part.window and part.reason is not Reason.RESUMED]
     times = sorted(high for high in highs if high.kind is Kind.TIMESTAMP)
     guard = f"guard {shown.guard_seconds:g} s"
-    return f"   horizon {times[-1]} ({guard})" if times else ""
+    return f"   horizon {text.trimmed(times[-1])} ({guard})" if times else ""
 
 
 def estimate(part: TablePlan) -> str:

@@ -1,4 +1,4 @@
-"""`strandline init` and `strandline doctor`: from nothing to a config, and whether everything a run needs is there."""
+"""`strandline init`, `doctor` and `demo`: from nothing to a config, whether all a run needs is there, and a show."""
 
 from __future__ import annotations
 
@@ -177,3 +177,18 @@ def _finding(finding: Finding, above: str) -> list[str]:
         body.append(f"Docs: {finding.docs}")
     heading = ["", click.style(finding.pipeline, bold=True)] if finding.pipeline not in ("", above) else []
     return [*heading, lead + body[0], *(gap + line for line in body[1:])]
+
+
+@click.command()
+@click.argument("folder", metavar="[FOLDER]", required=False, type=click.Path(file_okay=False, path_type=Path))
+@click.option("--resume", is_flag=True, help="Open the shop of an earlier demo again, until Ctrl-C.")
+def demo(folder: Path | None, resume: bool) -> int:
+    """Show it all on a shop of its own: first load, increment, crash, resume, and a comparison with the source.
+
+    Starts an embedded PostgreSQL, leaves FOLDER (strandline-demo) to go on with and no process behind. It brings its
+    own config, and what it prints is for people: it takes neither -c nor --json.
+    """
+    from strandline import demo as shop
+
+    place = folder or shop.FOLDER
+    return shop.resume(place) if resume else shop.run(place)

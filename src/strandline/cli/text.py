@@ -69,12 +69,14 @@ def value(watermark: Watermark | None, now: datetime, *, like: Watermark | None 
 
 def dated(watermark: Watermark, now: datetime) -> str:
     """A watermark with its day, without trailing zeros and this year."""
+    text = trimmed(watermark)
+    return text.removeprefix(f"{now:%Y}-") if watermark.kind is Kind.TIMESTAMP else text
+
+
+def trimmed(watermark: Watermark) -> str:
+    """A watermark without the zeros that end its fraction."""
     text = watermark.text
-    if watermark.kind is not Kind.TIMESTAMP:
-        return text
-    if "." in text:
-        text = text.rstrip("0").rstrip(".")
-    return text.removeprefix(f"{now:%Y}-")
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def window(span: Window, now: datetime) -> str:

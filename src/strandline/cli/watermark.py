@@ -267,7 +267,7 @@ def import_(
     from strandline.cli.changes import carry_out
     from strandline.cli.selection import one_table
 
-    if from_target == (file is not None) or from_target != (table is not None):
+    if from_target == (file is not None) or from_target != (table is not None) or (file and pipeline):
         raise click.UsageError("give either FILE, or --from-target with -t TABLE", click.get_current_context())
     with invocation.project() as project:
         if table is not None:
