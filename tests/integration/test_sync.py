@@ -142,7 +142,11 @@ def test_views_queries_globs_filters_and_awkward_names(shop: Shop) -> None:
     shop.tables = [
         {"name": "Über Fach.order", "target": "odd"},
         {"name": "big", "key": "id"},
-        {"name": "sums", "query": "SELECT id, (amount * 2)::numeric(13,2) AS twice, updated_at FROM orders", "key": "id"},
+        {
+            "name": "sums",
+            "query": "SELECT id, (amount * 2)::numeric(13,2) AS twice, updated_at FROM orders",
+            "key": "id",
+        },
         {"name": "orders", "where": "id > 1", "columns": ["id", "updated_at"]},
         "order_*",
     ]
