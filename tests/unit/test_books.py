@@ -204,9 +204,22 @@ def test_leases_are_renewed_by_themselves_even_after_the_store_was_away(clock: C
     state = AwayOnce(clock)
     books = Books(state, lease_time=timedelta(milliseconds=30))
     books.begin(ORDERS, FREE, entry())
-    with Renewal(books):
+    lost: list[str] = []
+    with Renewal(books, lost.append):
         assert state.renewed.wait(10)
     assert books.holds("shop", "orders")
+    assert lost == []
+
+
+def test_a_lease_that_was_taken_over_is_told(clock: Clock, state: MemoryState) -> None:
+    books = Books(state, lease_time=timedelta(milliseconds=30))
+    books.begin(ORDERS, FREE, entry())
+    (record,) = state.read("lease")
+    state.put([replace(record, fields={**record.fields, "holder": "somebody else"})])
+    told = threading.Event()
+    with Renewal(books, lambda _: told.set()):
+        assert told.wait(10)
+    assert not books.holds("shop", "orders")
 
 
 # history

@@ -10,7 +10,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -336,8 +336,10 @@ _ABANDONED = "the process ended without finishing (killed?)"
 class Renewal:
     """Keeps the leases of a run alive from a thread of its own while batches take their time."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Books, lost: Callable[[str], None]) -> None:
+        """`lost` is told the table whose lease somebody else has taken over."""
         self._books = books
+        self._lost = lost
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="strandline-leases", daemon=True)
 
@@ -353,6 +355,8 @@ class Renewal:
         pause = self._books.lease_time.total_seconds() / 3
         while not self._stop.wait(pause):
             try:
-                self._books.renew()
+                lost = self._books.renew()
             except StrandlineError:
                 continue  # the store is away for now; whoever takes over meanwhile is seen by compare-and-set
+            for _, table in lost:
+                self._lost(table)

@@ -114,6 +114,9 @@ class Sink(Protocol):
         outcome cannot be told (the caller asks `applied` again); SchemaError if the columns do not fit.
         """
 
+    def cancel(self, table: str | None = None) -> None:
+        """From another thread: make the `apply` under way give up, for one table or for all. It may still commit."""
+
     def maintain(self, table: Table) -> None:
         """Tidy what past batches left behind (small files, replaced files); `applied` says what it said before."""
 

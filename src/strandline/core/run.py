@@ -75,11 +75,12 @@ class Hop:
             lease = leases.get(planned.table.name) or Lease(self.pipeline, planned.table.name)
             return self.run_table(planned, lease)
 
-        with Renewal(self.books), ThreadPoolExecutor(self.parallel) as pool:
+        with Renewal(self.books, self.sink.cancel), ThreadPoolExecutor(self.parallel) as pool:
             try:
                 return list(pool.map(one, work))
             except BaseException:
                 self.stopping.set()
+                self.sink.cancel()
                 raise
 
     def run_table(self, planned: Work, lease: Lease) -> Outcome:

@@ -7,6 +7,7 @@ Owns when a batch is applied, refused or already there. What a table holds is re
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from strandline.core.batch import Applied, Batch, Receipt
 from strandline.core.errors import BatchConflictError, ConfigError, TargetError
@@ -15,6 +16,9 @@ from strandline.core.table import Mode, Table
 from strandline.endpoint import Endpoint
 from strandline.sinks.delta_errors import told
 from strandline.sinks.delta_log import DeltaLog, note, retention_hours, txn_version
+
+if TYPE_CHECKING:
+    from strandline.sinks.delta_write import Write
 
 
 class DeltaSink:
@@ -25,6 +29,7 @@ class DeltaSink:
         self.warnings: list[tuple[str, str]] = []
         """What was worth saying while applying, as (`table.name`, message): a column that is gone, for one."""
         self._spark = spark
+        self._writes: dict[str, Write] = {}  # under way, by table
 
     def identity(self, table: Table) -> str:
         return f"delta:{self.uri(table)}"
@@ -48,9 +53,13 @@ class DeltaSink:
             from strandline.sinks.delta_write import Write
 
             write = Write(self._spark(), _for_spark(self.uri(table)), table, batch, changes)
-            for warning in write.prepare(log, replace=replace):
-                self._warn(table, warning)
-            counted = write.run(first=first, replace=replace)
+            self._writes[table.name] = write
+            try:
+                for warning in write.prepare(log, replace=replace):
+                    self._warn(table, warning)
+                counted = write.run(first=first, replace=replace)
+            finally:
+                del self._writes[table.name]
         log = self._log(table)
         held = None if log is None else _held(log, table, batch)
         if held is None:
@@ -58,6 +67,11 @@ class DeltaSink:
                 f"{batch} was not written: the target holds another batch", where=table.where_text, remedy=_CONFLICT
             )
         return held.applied if held.batch.attempt != batch.attempt else counted(held.applied)
+
+    def cancel(self, table: str | None = None) -> None:
+        for name, write in list(self._writes.items()):
+            if table in (None, name):
+                write.cancel()
 
     def maintain(self, table: Table, *, compact: bool = True, retain_hours: float | None = None) -> None:
         """Compact small files, then drop files that no version within the retention needs.

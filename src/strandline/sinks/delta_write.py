@@ -79,6 +79,10 @@ class Write:
                 self._merge(kept)
         return lambda applied: applied
 
+    def cancel(self) -> None:
+        """Interrupt the session of this batch; no other session notices."""
+        self.session.interruptAll()
+
     @property
     def _columns(self) -> list[str]:
         return [quoted(name) for name in self.schema.names]

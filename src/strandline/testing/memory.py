@@ -222,6 +222,9 @@ class MemorySink:
         self._after: list[Action] = []
         self._lock = threading.RLock()
 
+    def cancel(self, table: str | None = None) -> None:
+        """A batch takes no time here: there is nothing to give up."""
+
     def maintain(self, table: Table) -> None:
         """Nothing is left behind in memory."""
 
