@@ -211,7 +211,7 @@ def test_leases_are_renewed_by_themselves_even_after_the_store_was_away(clock: C
     assert lost == []
 
 
-def test_a_lease_that_was_taken_over_is_told(clock: Clock, state: MemoryState) -> None:
+def test_a_lease_that_was_taken_over_is_told(state: MemoryState) -> None:
     books = Books(state, lease_time=timedelta(milliseconds=30))
     books.begin(ORDERS, FREE, entry())
     (record,) = state.read("lease")
