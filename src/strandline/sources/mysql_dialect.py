@@ -21,8 +21,8 @@ _INTEGERS = {  # signed, unsigned
     "int": ("INT", "BIGINT"),
     "bigint": ("BIGINT", "DECIMAL(20,0)"),
 }
-_TEXT = {"char", "varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set", "json"}
-_AS_TEXT = {"time", "uuid", "inet4", "inet6"}
+_TEXT = {"varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set", "json"}
+_AS_TEXT = {"char", "time", "uuid", "inet4", "inet6"}  # Spark would pad what it takes for a CHAR
 _BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
 _TIMES = {"date": "DATE", "datetime": "TIMESTAMP_NTZ", "timestamp": "TIMESTAMP"}
 _TYPE = re.compile(r"(\w+)(?:\(([^)]*)\))?(.*)", re.DOTALL)
