@@ -74,8 +74,9 @@ def change_many(connection: psycopg.Connection[tuple[Any, ...]], orders: int, tr
 class People:
     """Customers and clerks: a thread that commits a few small transactions a second until it is told to rest."""
 
-    def __init__(self, connect: Connect, *, pause: float = 0.04, seed: int = 7) -> None:
+    def __init__(self, connect: Connect, *, customers: int = 1_000, pause: float = 0.04, seed: int = 7) -> None:
         self._connect = connect
+        self._customers = customers
         self._pause = pause
         self._random = random.Random(seed)
         self._active = threading.Event()
@@ -105,18 +106,20 @@ class People:
         self._active.set()
 
     def _live(self) -> None:
-        with self._connect() as connection:
-            while not self._end.wait(self._pause):
-                if not self._active.is_set():
-                    self._idle.set()
-                    self._active.wait()
-                    continue
-                with connection.transaction():
-                    self._act(connection)
-        self._idle.set()
+        try:
+            with self._connect() as connection:
+                while not self._end.wait(self._pause):
+                    if not self._active.is_set():
+                        self._idle.set()
+                        self._active.wait()
+                        continue
+                    with connection.transaction():
+                        self._act(connection)
+        finally:
+            self._idle.set()  # nobody waits for the dead
 
     def _act(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
-        customer = self._random.randint(1, 1_000)
+        customer = self._random.randint(1, self._customers)
         match self._random.choice(("order", "order", "ship", "move")):
             case "order":
                 made = "INSERT INTO orders (customer_id, status, total) VALUES (%s, 'new', %s) RETURNING id"
