@@ -21,6 +21,7 @@ from strandline.core.events import (
     Held,
     Intended,
     Listener,
+    Maintained,
     Planned,
     Retrying,
     RunFinished,
@@ -87,6 +88,8 @@ def describe(event: Event, now: datetime) -> str:
             return f"slice {event.number} of {event.of}: {rows}, {text.changes(event.applied)}"
         case Retrying():
             return f"trying again in {text.duration(event.wait_seconds)}: {event.error}"
+        case Maintained():
+            return "target compacted and cleaned up"
         case Warned():
             return f"warning: {event.message}"
         case TableFinished():

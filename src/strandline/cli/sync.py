@@ -167,7 +167,7 @@ def _left_by(project: Project, run_id: str) -> list[Position]:
     tried = {record.key[1:] for record in project.books.state.read("table_run", [run_id])}
     return [
         position
-        for _, position in sorted(project.books.positions().items())
+        for _, position in sorted(project.books.positions(unreadable={}).items())
         if position.plan and (position.plan.run_id == run_id or (position.table, position.stage) in tried)
     ]
 

@@ -12,6 +12,7 @@ import click
 from strandline.cli.invocation import Invocation, common, pipeline_option, table_option, tables_option
 
 if TYPE_CHECKING:
+    from strandline.core.errors import StateError
     from strandline.core.position import Position
     from strandline.project import Project
 
@@ -86,19 +87,13 @@ def _read(
     invocation: Invocation, project: Project, pipeline: str | None, tables: tuple[str, ...]
 ) -> tuple[list[Position], bool]:
     """Positions asked for, and whether some could not be read; those are told."""
-    from strandline.cli.selection import stored
-    from strandline.core.codec import record_position
-    from strandline.core.errors import StateError
-
-    found, bad = [], False
-    for key, record in sorted(stored(project, pipeline).items()):
-        if not tables or key[1] in tables:
-            try:
-                found.append(record_position(record))
-            except StateError as error:
-                invocation.tell_error(error)
-                bad = True
-    return found, bad
+    unreadable: dict[tuple[str, str, str], StateError] = {}
+    known = project.books.positions(pipeline or "", unreadable=unreadable)
+    bad = [error for key, error in sorted(unreadable.items()) if not tables or key[1] in tables]
+    for error in bad:
+        invocation.tell_error(error)
+    found = [position for key, position in sorted(known.items()) if not tables or key[1] in tables]
+    return found, bool(bad)
 
 
 @watermark.command("set")
