@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -200,6 +201,26 @@ def test_our_own_readers_do_not_hold_but_their_name_alone_is_no_pass(database: D
         other.execute("BEGIN; SELECT 1")
         assert horizon(source, table).held_by is not None
     database.run("DROP ROLE other")
+
+
+def test_autovacuum_does_not_hold_not_even_for_an_unprivileged_reader() -> None:
+    slow = {"autovacuum_naptime": "1s", "autovacuum_vacuum_cost_delay": "100ms", "autovacuum_vacuum_cost_limit": "1"}
+    working = (
+        "SELECT 1 FROM pg_stat_activity a JOIN pg_locks l ON l.pid = a.pid AND l.locktype = 'virtualxid' "
+        "WHERE a.backend_type = 'autovacuum worker' AND a.query LIKE '%public.t%'"
+    )
+    with Postgres(settings=slow) as server, Database(server.url()) as database:
+        database.run("CREATE TABLE t (id int PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())")
+        database.run("CREATE ROLE reader LOGIN PASSWORD 'pw'; GRANT SELECT ON t TO reader")
+        sources = [database.source(), database.source(server.url(user="reader", password="pw"))]
+        tables = [database.table(source, "t") for source in sources]
+        database.run("INSERT INTO t SELECT generate_series(1, 100000)")
+        database.run("DELETE FROM t")
+        while not database.connection.execute(working.encode()).fetchall():
+            time.sleep(0.05)
+        held = [horizon(source, table).held_by for source, table in zip(sources, tables, strict=True)]
+        assert database.connection.execute(working.encode()).fetchall(), "autovacuum ended too early to tell"
+        assert held == [None, None]
 
 
 def test_an_unprivileged_reader_sees_enough(database: Database) -> None:
