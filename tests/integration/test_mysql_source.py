@@ -352,6 +352,9 @@ def test_a_date_that_is_none_stops_the_read_unless_null_is_asked_for(
     error = changes.translate(caught.value)
     assert isinstance(error, SourceError)
     assert f"column day with the value {value}" in error.message
+    assert "::char" in error.remedy
+    as_text = database.table(source, "e", select=("id", "day::char"))
+    assert source.changes(as_text, ALL).frame(spark).collect()[0]["day"] == value
     lenient = database.source(f"{database.url}?zero_dates=null")
     frame = lenient.changes(database.table(lenient, "e"), ALL).frame(spark)
     if value == "0000-00-00":

@@ -158,10 +158,11 @@ def test_ages_are_told_in_words() -> None:
 
 def test_a_guards_refusal_is_found_in_whatever_spark_says() -> None:
     said = 'PSQLException: ERROR: invalid input: "strandline refuses column at with the value infinity"\n\tat org.x'
-    found = refusal(said)
+    found = refusal(said, "char")
     assert found is not None
     assert found.message == "strandline refuses column at with the value infinity"
-    assert refusal("anything else") is None
+    assert "name::char" in found.remedy
+    assert refusal("anything else", "char") is None
 
 
 def test_drivers_errors_are_told_apart() -> None:

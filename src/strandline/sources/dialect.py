@@ -29,7 +29,7 @@ REFUSED = "strandline refuses"
 """Starts every text that a guard in a read raises; `refusal` finds it in whatever error arrives."""
 
 
-def refusal(text: str) -> SourceError | None:
+def refusal(text: str, text_type: str) -> SourceError | None:
     """The error of a guard that stopped a read because Spark would have changed a value."""
     found = re.search(rf"{REFUSED} column [^\n]*?(?=\"|$|\n| SQLSTATE)", text)
     if found is None:
@@ -37,13 +37,16 @@ def refusal(text: str) -> SourceError | None:
     return SourceError(
         found[0],
         why="No Spark value equals it, so it would be changed silently.",
-        remedy='Correct the value, leave the row out by where, or read the column as text:   columns: ["name::text"]',
+        remedy='Correct the value, leave the row out by where, or read the column as text:   columns: ["name::'
+        + text_type
+        + '"]',
         docs="docs/types.md#times",
     )
 
 
 class Dialect(Protocol):
     name: str
+    text_type: str  # what a column is cast to for its text form
 
     def quote(self, identifier: str) -> str:
         """Any identifier, made safe."""

@@ -133,7 +133,7 @@ class JdbcChanges:
     def translate(self, error: Exception) -> StrandlineError | None:
         if isinstance(error, StrandlineError):
             return error.at(self.table.where_text)
-        found = refusal(str(error)) or self.reader.translate(str(error))
+        found = refusal(str(error), self.dialect.text_type) or self.reader.translate(str(error))
         return None if found is None else found.at(self.table.where_text)
 
 

@@ -32,6 +32,7 @@ _CHAR = re.compile(r"character\((\d+)\)")
 
 class PostgresDialect:
     name = "PostgreSQL"
+    text_type = "text"
 
     def quote(self, identifier: str) -> str:
         return '"' + identifier.replace('"', '""') + '"'
