@@ -113,7 +113,7 @@ class _Demo:
         _step("Resume", "the plan that was left is carried out as it was written; no row is lost, none applied twice")
         self.plan()
         self.sync()
-        _step("Compare", "rows and checksums below the watermark, computed by PostgreSQL and from the Delta files")
+        _step("Compare", "rows and checksums below the watermark, by PostgreSQL and from the Delta files")
         return self.compare() and not self.failed
 
     def plan(self) -> None:
@@ -145,7 +145,6 @@ class _Demo:
     def crash(self) -> None:
         with self.server.connect("shop") as connection:
             shop.change_many(connection, 8_000, transactions=16)
-        self.people.work()
         time.sleep(_GUARD_SECONDS + 0.2)
         _command(self.folder, "sync")
         process = subprocess.Popen(
@@ -171,6 +170,8 @@ class _Demo:
             raise StrandlineError(f"the sync that was to be killed ended by itself with exit code {process.returncode}")
 
     def compare(self) -> bool:
+        self.people.work()
+        time.sleep(_GUARD_SECONDS)
         positions = self.project.books.positions("shop")
         found = []
         with self.server.connect("shop") as connection:
@@ -181,7 +182,8 @@ class _Demo:
                 found.append(compare(connection, self.folder / "lake", table, _KEYS[table], watermark))
         _lines(render.table(_HEAD, [_row(part) for part in found], right=_NUMBERS, room=_room()))
         later = sum(part.later for part in found)
-        _say(f"{text.many(later, 'row')} changed since: the last seconds, the guard, come with the next run.")
+        _say(f"The people are back: {text.many(later, 'row')} changed after the watermark and come with the next run,")
+        _say("as do the last seconds of any run: the guard stays that far below what is safe to read.")
         return all(part.agree for part in found)
 
     def _argv(self, *words: str) -> list[str]:
