@@ -141,8 +141,8 @@ class Project:
         result = RunResult(run_id, pipeline, worst(outcomes), outcomes, time.monotonic() - started)
         listener(RunFinished(run_id, pipeline, result.status, result.seconds))
         if raise_on_failure and result.failed:
-            failed = [outcome for outcome in outcomes if outcome.error]
-            raise RunFailedError(f"run {run_id}: {len(failed)} of {len(outcomes)} tables failed: {failed[0].error}")
+            failed = [error_text(outcome) for outcome in outcomes if outcome.status is Status.FAILED]
+            raise RunFailedError(f"run {run_id}: {len(failed)} of {len(outcomes)} tables failed: {failed[0]}")
         return result
 
     def _warn(self, hop: Hop, warnings: Sequence[tuple[str, str]]) -> None:

@@ -185,7 +185,7 @@ class Hop:
             first = str(caught).strip().splitlines()[:1] or [""]
             error = StrandlineError(f"{type(caught).__name__}: {first[0]}", where=table.where_text)
             error.__cause__ = caught
-        error.message, error.why = self.redact(error.message), self.redact(error.why)
+        error.message, error.why = (self.redact(text).replace("\0", "") for text in (error.message, error.why))
         return error
 
     def _closed(self, entry: TableRun, status: Status, started: float, error: str = "") -> TableRun:

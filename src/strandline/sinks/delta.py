@@ -60,6 +60,7 @@ class DeltaSink:
                 counted = write.run(first=first, replace=replace)
             finally:
                 del self._writes[table.name]
+                write.close()
         log = self._log(table)
         held = None if log is None else _held(log, table, batch)
         if held is None:
@@ -134,7 +135,7 @@ class DeltaSink:
 
 _CONFLICT = """\
 Another state store feeds this target, or an older run is still alive.
-See what the target holds:   strandline watermark import --from-target --dry-run"""
+See what the target holds (it asks before it changes anything):   strandline watermark import --from-target -t TABLE"""
 
 
 def _held(log: DeltaLog, table: Table, batch: Batch) -> Receipt | None:

@@ -20,7 +20,7 @@ from strandline.core.table import Mode, Table
 from strandline.sinks.delta_log import PIPELINE, TABLE, DeltaLog, app_id, note, txn_version
 from strandline.sinks.delta_rows import Counting, Rows, held, literal, living, merge_text, quoted
 from strandline.sinks.delta_schema import Evolution, allow, check_columns, compare, plain, properties_for
-from strandline.spark.session import batch_session
+from strandline.spark.session import batch_session, end_batch
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,6 +78,9 @@ class Write:
             else:
                 self._merge(kept)
         return lambda applied: applied
+
+    def close(self) -> None:
+        end_batch(self.session)
 
     def cancel(self) -> None:
         """Interrupt the session of this batch; no other session notices."""

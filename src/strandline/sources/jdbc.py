@@ -7,6 +7,7 @@ passes through Spark's quoting. The slice's condition stands inside; Spark adds 
 from __future__ import annotations
 
 import importlib
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 MARK = "/* strandline reader */"
 """In every statement that Spark reads with: it tells a database's barrier that nothing is being written."""
+log = logging.getLogger(__name__)
+
 OPERATION = "_strandline_operation"
 """The column of a soft-deleting table that says what became of a row."""
 
@@ -100,9 +103,11 @@ class JdbcChanges:
             names, carried = [*names, OPERATION], [*carried, Carried(verdict, "STRING")]
         if not _runs_in_utc(spark):
             carried = [each.portable or each for each in carried]
+        relation = self._relation(carried)
+        log.debug("%s: %s, readers: %s", self.table.where_text, relation, self._tiles.conditions)
         read = spark.read.jdbc(
             self.reader.url,
-            self._relation(carried),
+            relation,
             predicates=list(self._tiles.conditions),
             properties={**self.reader.properties, "customSchema": _schema(carried)},
         )

@@ -5,6 +5,7 @@ Owns addresses, TLS, session settings and error texts. Passwords leave it only t
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ from strandline.sources.names import nearest
 if TYPE_CHECKING:
     from pymysql.connections import Connection
 
+log = logging.getLogger(__name__)
 _OPTIONS = (
     "sslmode",
     "ssl_ca",
@@ -87,6 +89,7 @@ class MySqlSession:
             raise _refused(end, code, said) from None
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        log.debug("%s", sql)
         with self._lock, self._errors(), self._open().cursor() as cursor:
             cursor.execute(sql)
             return list(cursor.fetchall())

@@ -5,6 +5,7 @@ Owns addresses, TLS, session settings and error texts. Passwords leave it only t
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from strandline.sources.names import nearest
 if TYPE_CHECKING:
     import psycopg
 
+log = logging.getLogger(__name__)
 READER = "strandline reader"
 """Application name of sessions that only ever read; the barrier leaves them out."""
 _TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword")
@@ -48,6 +50,7 @@ class PostgresSession:
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        log.debug("%s", sql)
         with self._lock, self._errors():
             return self._open().execute(sql.encode()).fetchall()
 

@@ -27,7 +27,16 @@ from strandline.spark.java import find_java
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["batch_session", "class_archive", "find_java", "local_session", "settings", "stop", "write_properties"]
+__all__ = [
+    "batch_session",
+    "class_archive",
+    "end_batch",
+    "find_java",
+    "local_session",
+    "settings",
+    "stop",
+    "write_properties",
+]
 
 _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -93,6 +102,7 @@ def batch_session(spark: SparkSession) -> SparkSession:
     What is set on it stays on it, so batches of several tables can run side by side.
     """
     if hasattr(spark, "cloneSession"):
+        spark.conf.get("spark.sql.session.timeZone")  # the server knows a session only after its first request
         session: SparkSession = spark.cloneSession()
     else:
         session = spark.newSession()
@@ -108,6 +118,13 @@ def batch_session(spark: SparkSession) -> SparkSession:
         session.conf.unset(key)
     session.conf.set("spark.sql.session.timeZone", "UTC")
     return session
+
+
+def end_batch(session: SparkSession) -> None:
+    """Give up a session that `batch_session` made: on Spark Connect it holds a place on the server, and a channel."""
+    if hasattr(session, "cloneSession"):
+        session.client.release_session()
+        session.client.close()
 
 
 def write_properties(file: Path, chosen: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ did, and the rows are found exactly as they were to be written. Only if neither 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -30,6 +31,7 @@ from strandline.core.records import KindSpec
 from strandline.state import schema
 from strandline.state.dialect import Connection, Cursor, Dialect, Fault
 
+log = logging.getLogger(__name__)
 _ATTEMPTS = 3
 _ROWS = 500  # per statement, far below every database's limit of parameters
 
@@ -94,6 +96,7 @@ class SqlState:
         written = [replace(record, revision=record.revision + 1) for record in given]
 
         def write(cursor: Cursor, unsettled: bool) -> list[Record]:
+            log.debug("put %s", ", ".join(f"{schema.label(record)} revision {record.revision}" for record in written))
             if unsettled and self._stored(cursor, given) == {_id(record): record for record in written}:
                 return written
             self._compare(cursor, given, unsettled)
@@ -209,6 +212,7 @@ class SqlState:
 
     def _query(self, sql: str, values: Sequence[Value] = ()) -> Sequence[Sequence[Any]]:
         def ask(cursor: Cursor, _: bool) -> Sequence[Sequence[Any]]:
+            log.debug("%s %s", sql, list(values))
             cursor.execute(sql, values)
             return cursor.fetchall()
 
