@@ -96,7 +96,7 @@ def load(server: Postgres, folder: Path, rows: int, rounds: int) -> dict[str, ob
             if step == "load":
                 places["hand"] = folder / f"hand{next(turn)}"
             command = [PYTHON, str(HERE / "handwritten.py"), step, jdbc, server.user, str(places["hand"])]
-            return timed([*command, "--rows", str(rows), *more])[:2]
+            return timed([*command, "--rows", str(rows), *more], {"PGPASSWORD": server.password})[:2]
 
         return run
 
@@ -142,7 +142,7 @@ def _warm(server: Postgres, database: str, places: dict[str, Path], rows: int, r
         ("strandline", ours),
         ("hand-written", [*theirs, "--rows", str(rows), "--warm", str(rounds), "--touch", dsn]),
     ):
-        _, _, out = timed(command)
+        _, _, out = timed(command, {"PGPASSWORD": server.password})
         seconds = [float(line) for line in out.split()]
         medians.append(statistics.median(seconds))
         print(f"  {name:<34} {medians[-1]:8.2f} s   ({min(seconds):.2f}–{max(seconds):.2f} s)", flush=True)
@@ -154,7 +154,7 @@ def heap(folder: Path, gigabytes: float) -> dict[str, object]:
     rows = int(gigabytes * 1024 * 1024)  # one KiB each
     figures: dict[str, object] = {"gigabytes": gigabytes}
     wide = "CREATE TABLE wide (id bigint PRIMARY KEY, pad text NOT NULL, updated_at timestamp(6) NOT NULL)"
-    with Postgres(folder / "pg") as server, server.connect() as connection:
+    with Postgres() as server, server.connect() as connection:
         connection.execute(wide.replace("timestamp(6)", "timestamptz"))
         connection.execute(
             "INSERT INTO wide SELECT i, (SELECT string_agg(md5(i::text || j), '') FROM generate_series(1, 31) j), "
@@ -163,7 +163,7 @@ def heap(folder: Path, gigabytes: float) -> dict[str, object]:
         path = config(folder / "heap-pg", server.url(), "wide", memory="1g")
         print(f"{gigabytes} GiB through a 1 GiB heap")
         figures["postgresql"] = compare(1, {"PostgreSQL → Delta": lambda: sync(path)})["PostgreSQL → Delta"].seconds
-    with MariaDB(folder / "maria") as maria, maria.connect() as other, other.cursor() as cursor:
+    with MariaDB() as maria, maria.connect() as other, other.cursor() as cursor:
         cursor.execute("CREATE DATABASE heap")
         cursor.execute("USE heap")
         cursor.execute(wide)
@@ -184,7 +184,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         if {"idle", "load"} & set(given.what):
-            with Postgres(folder / "pg-main") as server:
+            with Postgres() as server:
                 if "idle" in given.what:
                     save("idle", idle(server, folder / "idle", given.rounds))
                 if "load" in given.what:

@@ -9,6 +9,7 @@ but the first.
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from itertools import pairwise
 from pathlib import Path
@@ -38,7 +39,7 @@ def read(spark: SparkSession, url: str, user: str, since: str, rows: int) -> Dat
         keys = [f"id > {low}"] if low is not None else []
         keys += [f"id <= {high}"] if high is not None else []
         predicates.append(" AND ".join([*keys, f"updated_at > timestamptz '{since}'"]))
-    properties = {"user": user, "driver": "org.postgresql.Driver"}
+    properties = {"user": user, "password": os.environ["PGPASSWORD"], "driver": "org.postgresql.Driver"}
     return spark.read.jdbc(url, "orders", predicates=predicates, properties=properties)
 
 

@@ -285,7 +285,10 @@ def test_killed_at_every_event_and_resumed_the_target_equals_the_source(pg_datab
             break
         expire_leases(shop)
         shop.update(1, f"after kill {at}")
+    with shop.database.cursor() as cursor:
+        rows = cursor.execute("SELECT id, status FROM orders").fetchall()
     shop.close()
+    assert shop.statuses() == dict(rows)
     assert {"Planned", "Intended", "BatchApplied", "Committed", Adopted.__name__} <= set(seen)
     assert done.returncode == 0
 

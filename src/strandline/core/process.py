@@ -24,7 +24,7 @@ def user() -> str:
 
 
 def this_process() -> str:
-    """`ann@web3 pid 4711`; in a container also its process namespace, since pids count only inside it."""
+    """`ann@web3 pid 4711 of 1c0e9f3a`: whose, where, which, and of which start of the machine."""
     return f"{user()}@{socket.gethostname()} pid {os.getpid()}{_namespace()}"
 
 
@@ -43,8 +43,10 @@ def gone(process: str) -> bool:
 
 
 def _namespace() -> str:
+    """Where the pid counts: this start of this machine, and in a container its process namespace."""
     try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
         name = str(Path("/proc/self/ns/pid").readlink())
     except OSError:
         return ""
-    return "" if name == _FIRST_NAMESPACE else f" in {name}"
+    return f" of {boot}" + ("" if name == _FIRST_NAMESPACE else f" in {name}")
