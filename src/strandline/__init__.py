@@ -16,15 +16,20 @@ from strandline.core.errors import StrandlineError
 
 if TYPE_CHECKING:
     from strandline.project import Project, load
+    from strandline.result import PipelinePlan, RunResult
 
-__all__ = ["Project", "StrandlineError", "load"]
+__all__ = ["PipelinePlan", "Project", "RunResult", "StrandlineError", "load"]
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    """`load` and `Project` on first use, so that importing a value of the core stays cheap."""
+    """On first use, so that importing a value of the core stays cheap."""
     if name in ("Project", "load"):
         from strandline import project
 
         return getattr(project, name)
+    if name in ("PipelinePlan", "RunResult"):
+        from strandline import result
+
+        return getattr(result, name)
     raise AttributeError(name)
