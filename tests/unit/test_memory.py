@@ -168,15 +168,13 @@ def test_rows_marked_deleted_leave_the_target(world: World) -> None:
     assert world.sink.rows(table.target) == []
 
 
-def test_append_adds_and_repeats_no_key(world: World) -> None:
+def test_append_compares_no_keys(world: World) -> None:
     world.change(mode=Mode.APPEND)
     world.write(1)
     apply(world, 1, first=True)
     world.write(2)
-    assert apply(world, 2).rows_inserted == 1
-    world.change(key=())
-    assert apply(world, 3).rows_inserted == 2
-    assert [row["id"] for row in world.target_rows()] == [1, 1, 2, 2]
+    assert apply(world, 2).rows_inserted == 2
+    assert [row["id"] for row in world.target_rows()] == [1, 1, 2]
 
 
 def test_first_matches_nothing_so_that_a_wrong_first_shows(world: World) -> None:

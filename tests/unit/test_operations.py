@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,9 @@ from strandline.config import load_config
 from strandline.core.batch import Batch
 from strandline.core.books import Books, Lease
 from strandline.core.errors import ConfigError, LeaseError, SourceError, StateError, TargetError, WindowError
+from strandline.core.events import Event, Intended
 from strandline.core.position import Position, Status
+from strandline.core.protocols import Record
 from strandline.core.run import Hop
 from strandline.core.table import Mode
 from strandline.core.watermark import Kind, Watermark
@@ -263,6 +265,86 @@ def test_append_mode_goes_back_only_where_the_person_says_so_by_name(loaded: Sho
     loaded.apply(operations.reset(loaded, "shop", "events", allow_duplicates=True))
     loaded.world.poll()
     assert loaded.ids("events") == [1, 1, 2, 2, 3, 3]
+
+
+@pytest.fixture
+def half_loaded(shop: Shop) -> Shop:
+    """An append table whose first load by key died after one of its three slices: no watermark, but rows."""
+    world = shop.world
+    world.source.key_slices = True
+    world.change("events", key=("id",), slice_rows=1)
+    for number in (1, 2, 3):
+        world.write(number, table="events")
+    del world.tables["orders"], world.tables["rates"]
+    assert world.poll_killed(4)
+    world.expire_leases()
+    assert (shop.ids("events"), world.position("events").watermark) == ([1], None)
+    return shop
+
+
+def test_append_mode_does_not_start_anew_over_half_a_first_load(half_loaded: Shop) -> None:
+    run_id = half_loaded.world.position("events").run_id
+    for again in (
+        lambda: operations.reset(half_loaded, "shop", "events"),
+        lambda: operations.set_watermark(half_loaded, "shop", "events", moved_at(half_loaded, 1, "events")),
+        lambda: operations.set_watermark(half_loaded, "shop", "events", accept=True),
+        lambda: operations.replan(half_loaded, run_id),
+    ):
+        with pytest.raises(ConfigError, match="once more"):
+            again()
+    half_loaded.world.poll()
+    assert half_loaded.ids("events") == [1, 2, 3]
+
+
+def test_append_mode_is_not_rebuilt_from_half_a_first_load(half_loaded: Shop) -> None:
+    operations.apply(half_loaded, [operations.forget(half_loaded, "shop", "events")], why="an accident")
+    with pytest.raises(ConfigError, match="once more"):
+        operations.import_from_target(half_loaded, "shop", "events")
+
+
+def test_a_full_reload_that_died_is_not_planned_away(loaded: Shop) -> None:
+    """Its watermark is gone: a sync that went on from `initial: latest` would leave out all rows since the last one."""
+
+    def die(event: Event) -> None:
+        if isinstance(event, Intended):
+            raise Killed
+
+    with pytest.raises(Killed):
+        loaded.sync("shop", tables=["orders"], full=True, listener=die)
+    loaded.world.expire_leases()
+    position = loaded.world.position()
+    assert position.plan is not None and position.watermark is None
+    with pytest.raises(ConfigError, match="full reload"):
+        operations.replan(loaded, position.run_id)
+    with pytest.raises(ConfigError, match="full reload"):
+        operations.set_watermark(loaded, "shop", "orders", accept=True)
+    loaded.world.poll()
+    assert loaded.ids() == [1, 2, 3]
+
+
+def test_reset_says_what_initial_makes_of_the_rows(loaded: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded.world.write(4)
+    spec = loaded.pipeline("shop")
+    for initial, said in (("latest", ("skipped", 1)), (moved_at(loaded, 2), ("re-read", 2))):
+        tables = tuple(replace(table, initial=initial) for table in spec.tables)
+        monkeypatch.setitem(loaded.config.pipelines, "shop", replace(spec, tables=tables))
+        change = operations.reset(loaded, "shop", "orders")
+        assert (change.new, change.effect, change.rows) == (None, *said)
+
+
+def test_a_lease_is_written_before_the_position_it_guards(loaded: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store that is not atomic stops at the first conflict: a run that began meanwhile must be that one."""
+    put = loaded.world.state.put
+    order: list[list[str]] = []
+
+    def watched(records: Sequence[Record]) -> list[Record]:
+        order.append([record.kind for record in records])
+        return put(records)
+
+    change = operations.reset(loaded, "shop", "orders")
+    monkeypatch.setattr(loaded.world.state, "put", watched)
+    loaded.apply(change)
+    assert order == [["lease", "position", "change"]]
 
 
 def test_accept_keeps_the_watermark_and_names_what_it_accepts(loaded: Shop) -> None:

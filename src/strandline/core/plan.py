@@ -5,7 +5,7 @@ The same function serves `plan`, `sync` and the Tracker; a plan is data that can
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from strandline.core.codec import resumed
@@ -150,9 +150,13 @@ def _pending(
     asked = {
         name: (ask.table, read_window(ask.table, window))
         for name, (ask, _, window) in windows.items()
-        if not window.empty or ask.table.lookback is not None
+        if not window.empty or ask.table.lookback is not None or _may_lack_cursor(ask.table)
     }
     return {**dict.fromkeys(windows, 0), **(source.pending(asked) if asked else {})}
+
+
+def _may_lack_cursor(table: Table) -> bool:
+    return table.cursor is not None and table.cursor.nullable
 
 
 def _with_work(
@@ -230,7 +234,7 @@ def _check_rereading(table: Table, horizon: Horizon) -> None:
     if table.mode is Mode.SNAPSHOT:
         return
     twice = "lookback" if table.lookback is not None else "nulls: include" if table.nulls == "include" else ""
-    if table.mode is Mode.APPEND and twice and not table.key:
+    if table.mode is Mode.APPEND and twice:
         raise SourceError(
             f"{twice} re-reads rows, and append mode would add them again",
             where=table.where_text,
@@ -265,8 +269,3 @@ def _planned(
 def _stopped(ask: Ask, error: StrandlineError) -> Planned:
     stopped = _planned(ask, Reason.STOPPED)
     return replace(stopped, plan=replace(stopped.plan, error=error.message), error=error.at(ask.table.where_text))
-
-
-def targets(plans: Collection[Planned]) -> list[Planned]:
-    """The plans that have work to do."""
-    return [planned for planned in plans if planned.plan.work]

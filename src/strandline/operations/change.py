@@ -64,17 +64,18 @@ def apply(project: Project, changes: Sequence[Change], *, why: str, who: str = "
     """Write the changes as they were shown, with their history, all in one write; returns the positions as stored.
 
     Every lease is taken and given back in that write: a run that planned before it cannot start after it. LeaseError
-    if anything moved since the changes were made; nothing is written then.
+    if anything moved since the changes were made; nothing is written then. The lease stands before its position: a
+    store that is not atomic stops at the first conflict, and then the position is untouched too.
     """
     books = project.books
     who = who or _who()
     records: list[Record] = []
     for change in changes:
         after = change.after or replace(change.before, watermark=None)
+        records.append(replace(books.take(change.lease, ""), expires_at="").record())
         if change.after is not None:
             records.append(position_record(replace(after, updated_at=books.now())))
-        taken = replace(books.take(change.lease, ""), expires_at="")
-        records += [taken.record(), books.changed(change.before, after, change.action, who, why)]
+        records.append(books.changed(change.before, after, change.action, who, why))
     try:
         stored = books.state.put(records)
         leases = {record.key: record for record in stored if record.kind == "lease"}

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from strandline.core.batch import Applied, Receipt
 from strandline.core.errors import ConfigError, SourceError, StateError, TargetError, WindowError
+from strandline.core.plan import Ask, next_window
 from strandline.core.position import Horizon, Position, Status
 from strandline.core.table import Mode, Table
 from strandline.core.watermark import Kind, Watermark
@@ -40,7 +41,7 @@ def set_watermark(
             raise ConfigError("a snapshot has no watermark: every sync reads the whole table", where=found.where_text)
         horizon = resting.horizon(found)
         if value is None:
-            return _accepted(resting, found, horizon)
+            return _accepted(resting, found, horizon, allow_duplicates)
         new = _typed(found, horizon, value, kind)
         _check_not_in_the_future(resting.position, horizon, new)
         return _moved(resting, "set", found, new, allow_duplicates)
@@ -57,7 +58,15 @@ def reset(
 ) -> Change:
     """Forget the watermark, so that the next sync reads the table again from the beginning (or from `initial`)."""
     with at_rest(project, pipeline, table, stage, wait=wait) as resting:
-        return _moved(resting, "reset", resting.resolved(), None, allow_duplicates)
+        found = resting.resolved()
+        start = _beginning(found, resting) if found.initial else None
+        return _moved(resting, "reset", found, None, allow_duplicates, start=start)
+
+
+def _beginning(table: Table, resting: Resting) -> Watermark | None:
+    """Where a table without a watermark begins: at its `initial`."""
+    window = next_window(Ask(table, Position(table.pipeline, table.name, table.stage), {}), resting.horizon(table))
+    return window.low if window else None
 
 
 def import_from_target(project: Project, pipeline: str, table: str, *, stage: str = SYNC, wait: bool = False) -> Change:
@@ -80,9 +89,11 @@ def import_from_target(project: Project, pipeline: str, table: str, *, stage: st
                 docs="docs/operations.md#lost-state",
             )
         notes = [*resting.notes, f"the target holds {receipt.batch}"]
-        if receipt.batch.watermark is None:
+        after = _rebuilt(before, receipt)
+        _check_duplicates(resting.table, after, after.watermark, allowed=False)
+        if after.watermark is None:
             notes.append("a first load was under way: the next sync reads from the beginning and merges")
-        return Change("import", before, _rebuilt(before, receipt), resting.lease, notes=tuple(notes))
+        return Change("import", before, after, resting.lease, notes=tuple(notes))
 
 
 def _rebuilt(before: Position, receipt: Receipt) -> Position:
@@ -115,8 +126,8 @@ def _planned_by(position: Position, run_id: str) -> bool:
 def _replanned(project: Project, position: Position, allow_duplicates: bool, wait: bool) -> Change:
     with at_rest(project, position.pipeline, position.table, position.stage, wait=wait) as resting:
         before, plan = resting.position, resting.position.plan
-        if plan and plan.done and not plan.slices[0].last and resting.table.mode is Mode.APPEND:
-            _check_duplicates(allow_duplicates, f"{plan.done} of {len(plan.slices)} slices of its first load are in")
+        _check_not_reloading(resting.table, before)
+        _check_duplicates(resting.table, before, before.watermark, allow_duplicates)
         if plan:
             resting.notes.append(f"{plan.done} of {len(plan.slices)} slices were done")
         after = replace(before, plan=None, intent=None, epoch=before.epoch + 1, status=Status.COMPLETED, error="")
@@ -180,8 +191,10 @@ def _check_same_target(opened: Pipeline, table: Table, position: Position) -> No
         )
 
 
-def _accepted(resting: Resting, table: Table, horizon: Horizon) -> Change:
+def _accepted(resting: Resting, table: Table, horizon: Horizon, allow_duplicates: bool) -> Change:
     before, kind = resting.position, kind_of(table, horizon)
+    _check_not_reloading(table, before)
+    _check_duplicates(table, before, before.watermark, allow_duplicates)
     old = before.watermark
     if old is not None and old.kind is not kind:
         raise WindowError(
@@ -193,12 +206,18 @@ def _accepted(resting: Resting, table: Table, horizon: Horizon) -> Change:
     return Change("accept", before, after, resting.lease, notes=tuple(resting.notes))
 
 
-def _moved(resting: Resting, action: str, table: Table, new: Watermark | None, allow_duplicates: bool) -> Change:
-    before = resting.position
-    window, effect = _between(before.watermark, new)
-    again = before.batch is not None and effect != "skipped" and new != before.watermark
-    if again and table.mode is Mode.APPEND:
-        _check_duplicates(allow_duplicates, f"{before.watermark or 'beginning'} → {new or 'beginning'}")
+def _moved(
+    resting: Resting,
+    action: str,
+    table: Table,
+    new: Watermark | None,
+    allow_duplicates: bool,
+    start: Watermark | None = None,
+) -> Change:
+    """`start`: where the next sync begins if there is no new watermark."""
+    before, start = resting.position, new or start
+    window, effect = _between(before.watermark, start)
+    _check_duplicates(table, before, start, allow_duplicates)
     resting.note_differences(table)
     if before.plan is not None:
         resting.notes.append(f"the plan that run {before.plan.run_id} left open is dropped")
@@ -242,10 +261,26 @@ def _check_not_in_the_future(position: Position, horizon: Horizon, new: Watermar
         )
 
 
-def _check_duplicates(allowed: bool, what: str) -> None:
-    if not allowed:
+def _check_not_reloading(table: Table, position: Position) -> None:
+    """A full reload gives up the watermark when it is planned: without the reload, nothing says where to go on."""
+    if position.plan and position.plan.replace and table.mode is not Mode.SNAPSHOT:
         raise ConfigError(
-            f"mode append would add rows that it already holds once more ({what})",
+            f"run {position.plan.run_id} left a full reload unfinished: there is no watermark to go on from",
+            remedy=f"Load it again: strandline sync --full -t {table.name}\n"
+            f"Or say where to go on: strandline watermark set -t {table.name}",
+        )
+
+
+def _check_duplicates(table: Table, position: Position, start: Watermark | None, allowed: bool) -> None:
+    """Refuse to append again what the target may hold from `start` on. Without a watermark that may be any row: a
+    load by key or a full reload was left unfinished."""
+    held = position.watermark
+    if table.mode is not Mode.APPEND or position.batch is None or allowed:
+        return
+    if held is None or start is None or start.kind is not held.kind or start < held:
+        raise ConfigError(
+            "mode append would add rows that it already holds once more "
+            f"({held or 'unfinished load'} → {start or 'beginning'})",
             remedy="To replace the target's rows: strandline sync --full\nTo have them twice: --allow-duplicates",
             docs="docs/operations.md#duplicate",
         )

@@ -99,14 +99,16 @@ def held(table: Table, changes: Changes, frame: DataFrame) -> Iterator[Rows]:
 def merge_text(table: Table, changes: Changes, target: str, columns: Sequence[str]) -> str:
     """The MERGE of the view `strandline_rows` into the target.
 
-    A newer row is never overwritten or deleted and an equal one is refreshed, so repeats are safe. Keys are never
-    NULL (checked before), so plain equality is right and lets Spark join by hash.
+    A newer row is never overwritten or deleted and an equal one is refreshed, so repeats are safe. A row without a
+    cursor value (`nulls: include`) is read with every run, so what it says is current. Keys are never NULL (checked
+    before), so plain equality is right and lets Spark join by hash.
     """
     on = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in table.key)
     newer = "true"
     if (compared := cursor_column(table, columns)) is not None:
         cursor = quoted(compared)
-        newer = f"(t.{cursor} IS NULL OR s.{cursor} >= t.{cursor})"
+        unmarked = f"s.{cursor} IS NULL OR " if table.nulls == "include" else ""
+        newer = f"({unmarked}t.{cursor} IS NULL OR s.{cursor} >= t.{cursor})"
     delete, alive = "", ""
     if changes.operation:
         gone = f"s.{quoted(changes.operation)} <=> 'delete'"

@@ -314,7 +314,8 @@ def _merged(
     table: Table, held: Sequence[Row], rows: Sequence[Row], *, matching: bool
 ) -> tuple[tuple[Row, ...], Applied]:
     """The MERGE rules: a newer row is never overwritten, an equal one is refreshed. `matching` False only adds."""
-    by_key = {_key(table, row): at for at, row in enumerate(held)} if matching and table.key else {}
+    matching = matching and table.mode is Mode.MERGE
+    by_key = {_key(table, row): at for at, row in enumerate(held)} if matching else {}
     after: list[Row | None] = list(held)
     inserted = updated = deleted = 0
     for given in rows:
@@ -323,7 +324,7 @@ def _merged(
         if at is None:
             after += [] if gone else [row]
             inserted += not gone
-        elif table.mode is Mode.MERGE and _wins(table, row, held[at]):
+        elif _wins(table, row, held[at]):
             after[at] = None if gone else row
             deleted, updated = deleted + gone, updated + (not gone)
     values = [watermark(table.cursor, row[table.cursor.column]) for row in rows if table.cursor and _marked(table, row)]
@@ -340,6 +341,6 @@ def _marked(table: Table, row: Row) -> bool:
 
 
 def _wins(table: Table, new: Row, old: Row) -> bool:
-    if not _marked(table, old) or table.cursor is None:
+    if not _marked(table, old) or not _marked(table, new) or table.cursor is None:
         return True
-    return _marked(table, new) and bool(new[table.cursor.column] >= old[table.cursor.column])
+    return bool(new[table.cursor.column] >= old[table.cursor.column])

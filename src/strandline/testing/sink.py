@@ -202,6 +202,12 @@ class SinkContract:
         assert names(read(orders())) == {1: "newer", 2: "refreshed", 3: "stamped"}
         assert (applied.rows_read, applied.rows_updated) == (3, 2)
 
+    def test_a_row_that_lost_its_cursor_is_current_where_such_rows_are_read(self, sink: Sink, read: Read) -> None:
+        table = orders(nulls="include")
+        sink.apply(table, batch(1), RowChanges([(1, "stamped", at(1))]), first=True, replace=False)
+        sink.apply(table, batch(2), RowChanges([(1, "no cursor", None)]), first=False, replace=False)
+        assert names(read(table)) == {1: "no cursor"}
+
     def test_deletes_go_by_the_operation_and_respect_newer_rows(self, sink: Sink, read: Read) -> None:
         rows = [(1, "gone", at(0)), (2, "stays", at(0)), (3, "newer", at(5))]
         sink.apply(orders(), batch(1), RowChanges(rows), first=True, replace=False)
@@ -221,8 +227,9 @@ class SinkContract:
         assert ids(read(orders())) == [2]
         assert (applied.rows_read, applied.rows_inserted) == (2, 1)
 
-    def test_append_keeps_every_version(self, sink: Sink, read: Read) -> None:
-        table = orders(mode=Mode.APPEND, key=())
+    @pytest.mark.parametrize("key", [(), ("id",)])
+    def test_append_keeps_every_version(self, sink: Sink, read: Read, key: tuple[str, ...]) -> None:
+        table = orders(mode=Mode.APPEND, key=key)
         sink.apply(table, batch(1), RowChanges([(1, "one", at(0))]), first=True, replace=False)
         sink.apply(table, batch(2), RowChanges([(1, "uno", at(1))]), first=False, replace=False)
         assert sorted(row["name"] for row in read(table)) == ["one", "uno"]
