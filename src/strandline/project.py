@@ -86,6 +86,7 @@ class Project:
         """What a sync would move now, without moving it. Starts no JVM and stores nothing."""
         with self.opened(pipeline) as opened:
             planned = make_plan(opened.source, self._asks(opened, tables, full), limit=limit)
+            warnings = tuple(opened.source.warnings)
         spec = opened.spec
         return PipelinePlan(
             pipeline,
@@ -94,6 +95,7 @@ class Project:
             spec.guard.total_seconds(),
             tuple(part.plan for part in planned),
             tuple(part.error for part in planned if part.error),
+            warnings,
         )
 
     def sync(

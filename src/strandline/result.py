@@ -24,13 +24,18 @@ class PipelinePlan:
     guard_seconds: float
     tables: tuple[TablePlan, ...]
     errors: tuple[StrandlineError, ...] = ()
+    warnings: tuple[tuple[str, str], ...] = ()  # (table, what is worth knowing before it runs)
 
     @property
     def work(self) -> bool:
         return any(table.work for table in self.tables)
 
     def to_json(self) -> Json:
-        return {"pipeline": self.pipeline, "tables": [_plan_json(table) for table in self.tables]}
+        return {
+            "pipeline": self.pipeline,
+            "tables": [_plan_json(table) for table in self.tables],
+            "warnings": [{"table": table, "message": message} for table, message in self.warnings],
+        }
 
 
 def _plan_json(plan: TablePlan) -> Json:

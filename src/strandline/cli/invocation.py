@@ -44,7 +44,10 @@ class Invocation:
         self.redactor = Redactor()
         if self.debug:
             log_to_stderr(self.redactor)
-        return Project(load_config(Path(self.config) if self.config else None, redactor=self.redactor))
+        config = load_config(Path(self.config) if self.config else None, redactor=self.redactor)
+        if str(config.root) not in sys.path:
+            sys.path.append(str(config.root))  # `transform: module:function` lies beside the config
+        return Project(config)
 
     def redact(self, text: str) -> str:
         return self.redactor.redact(text) if self.redactor else text

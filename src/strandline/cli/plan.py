@@ -56,9 +56,10 @@ def show(
         try:
             made = project.plan(name, tables=tables, limit=limit, full=full)
         except StrandlineError as error:
+            error.at(name)
             if len(chosen) == 1:
                 raise
-            invocation.tell_error(error.at(name))
+            invocation.tell_error(error)
             documents.append({"pipeline": name, "tables": [], "error": str(error)})
             codes.append(error.exit_code)
             continue

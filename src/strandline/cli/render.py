@@ -92,8 +92,14 @@ def plan(shown: PipelinePlan, now: datetime, *, run: str, room: int | None = Non
         "",
         *table(("table", "stage", "window", "rows", "why"), rows, right=("rows",), room=room),
         "",
+        *(line for name, message in shown.warnings for line in _warning(f"{shown.pipeline}.{name}", message)),
         _closing(shown, run),
     ]
+
+
+def _warning(where: str, message: str) -> list[str]:
+    first, *rest = message.splitlines()
+    return [click.style("warning:", fg="yellow") + f" {where}: {first}", *(f"  {line}" for line in rest), ""]
 
 
 def _horizon(shown: PipelinePlan) -> str:
