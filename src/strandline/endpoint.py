@@ -71,9 +71,13 @@ class Endpoint:
         try:
             parts = urlsplit(url)
             host, port = (parts.netloc, None) if scheme == "kafka" else (parts.hostname or "", parts.port)
+            # "user:12/34@host" reads as a host, a port and a path: the password would show as part of the address.
+            if port and "@" not in parts.netloc and "@" in parts.path + parts.fragment + parts.query.partition("=")[0]:
+                raise ValueError
         except ValueError:
             raise ConfigError(
-                f'{scheme}://…: the address cannot be read; "/", "#" and "[" in a password are written %2F, %23, %5B',
+                f"{scheme}://…: the address cannot be read; "
+                '"/", "#", "?" and "[" in a password are written %2F, %23, %3F, %5B',
             ) from None
         if scheme == "kafka":
             host = host.rpartition("@")[2]

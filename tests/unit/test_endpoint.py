@@ -31,6 +31,7 @@ from strandline.endpoint import Endpoint
         ("sqlite:///state.db", Endpoint("sqlite", "state.db")),
         ("sqlite:////var/state.db", Endpoint("sqlite", "/var/state.db")),
         ("file:///var/stage", Endpoint("file", "/var/stage")),
+        ("postgresql://h:1/d?user=me@corp", Endpoint("postgresql", "d", "h", 1, "me@corp")),
         ("./stage", Endpoint("file", "./stage")),
     ],
 )
@@ -44,6 +45,9 @@ def test_addresses_are_read(url: str, endpoint: Endpoint) -> None:
         ("postgressql://h/d", 'did you mean "postgresql:"'),
         ("oracle://h/d", "known are"),
         ("postgresql://u:pw@h:port/d", "cannot be read"),
+        ("postgresql://u:12/hunter2@h/d", "cannot be read"),
+        ("postgresql://u:12?hunter2@h/d", "cannot be read"),
+        ("postgresql://u:12#hunter2@h/d", "cannot be read"),
         ("postgresql:shop", "is followed by"),
         ("delta:s3://key:hunter2@bucket/lake", "takes no user or password"),
     ],
