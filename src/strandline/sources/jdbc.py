@@ -163,7 +163,8 @@ def load_transform(name: str) -> Transform:
     try:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"transform {name} cannot be loaded: {error}") from error
+        remedy = "The module lies beside strandline.yml, or is installed, or is on PYTHONPATH."
+        raise ConfigError(f"transform {name} cannot be loaded: {error}", remedy=remedy) from error
     if not callable(found):
         raise ConfigError(f"transform {name} is not a function")
     transform: Transform = found
