@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote, quote_plus, urlsplit
 
@@ -32,8 +33,9 @@ COMMANDS = (
 )
 LEAK = """
 def loudly(frame):
+    from pathlib import Path
     from strandline.config import load_config
-    secret = load_config({config!r}).pipelines["shop"].source.password
+    secret = load_config(Path({config!r})).pipelines["shop"].source.password
     assert secret == {password!r}
     raise ValueError(f"cannot log in with {{secret}}, {{secret!r}}")
 """
@@ -115,8 +117,10 @@ def test_in_the_process_list_logs_and_state_of_a_run_whose_transform_raises_it(s
         cwd="/",
     )
     seen: set[str] = set()
-    while run.poll() is None:
+    while run.returncode is None:
         seen |= command_lines()
+        with suppress(subprocess.TimeoutExpired):
+            run.wait(0.05)
     output.seek(0)
     said = output.read()
     output.close()
