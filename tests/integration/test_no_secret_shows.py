@@ -91,6 +91,38 @@ def test_in_the_error_of_a_wrong_password(
         assert shown(said.out + said.err) == []
 
 
+def test_in_what_is_said_of_a_state_that_lies_behind_the_password(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = urlsplit(shop.url)
+    shop.execute(f"GRANT CREATE ON SCHEMA public TO {address.username}")
+    config = shop.config.with_name("shared.yml")
+    config.write_text(f"state: {shop.url}\n{shop.config.read_text()}")
+    named = f"postgresql://{address.username}@{address.hostname}"
+    for password, code, words in ((PASSWORD, 0, "strandline_positions"), ("changed since", 1, named)):
+        literal = psycopg.sql.Literal(password).as_string(shop.database)
+        shop.execute(f"ALTER ROLE {address.username} PASSWORD {literal}")
+        for command in ("plan", "sync", "status"):
+            assert execute([command, "--debug", "-c", str(config)]) == code
+            said = capsys.readouterr()
+            assert words in said.err
+            assert shown(said.out + said.err) == []
+
+
+def test_in_the_error_of_a_wrong_password_for_mariadb(
+    mariadb_database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = urlsplit(mariadb_database)
+    url = f"mysql://{address.username}:{quote(PASSWORD, safe='')}@{address.hostname}:{address.port}{address.path}"
+    config = tmp_path / "strandline.yml"
+    config.write_text(f"pipelines: {{shop: {{source: '{url}', target: 'delta:lake', tables: [orders]}}}}")
+    for command in ("plan", "sync"):
+        assert execute([command, "--debug", "--json", "-c", str(config)]) == 1
+        said = capsys.readouterr()
+        assert f"shop: mysql://{address.username}@{address.hostname}" in said.err and "refused" in said.err
+        assert shown(said.out + said.err) == []
+
+
 @pytest.mark.parametrize("spelled", ["tables: [", "tabels: [orders]", "guard: {url}"], ids=["syntax", "key", "value"])
 def test_in_the_error_of_a_config(shop: Shop, spelled: str, capsys: pytest.CaptureFixture[str]) -> None:
     config = shop.folder / "broken.yml"
