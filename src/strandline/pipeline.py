@@ -72,9 +72,17 @@ class Pipeline:
         queries = {spec.name: spec.query for spec in specs if spec.query is not None}
         found = self.source.tables([spec.name for spec in specs if spec.query is None], queries)
         resolved: dict[str, Resolved] = {}
+        named: dict[str, str] = {}  # by the source's own name of a table, the config's
         for spec in sorted(specs, key=lambda spec: spec.glob):
             for name, info in self._matches(spec, found):
                 physical = name if isinstance(info, StrandlineError) else info.name
+                if physical in named and not spec.glob:
+                    raise ConfigError(
+                        f'"{named[physical]}" and "{name}" are one table, {physical}',
+                        where=self.spec.name,
+                        remedy="Name it once.",
+                    )
+                named.setdefault(physical, name)
                 if physical not in resolved and (not only or name in only):
                     resolved[physical] = self._resolve(replace(spec, name=name), info)
         unknown = sorted(set(only) - {part.table.name for part in resolved.values()})

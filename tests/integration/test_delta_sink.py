@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
+from strandline.core.batch import How
 from strandline.core.errors import ConfigError, SchemaError, SourceError, TargetError
 from strandline.core.position import Position
 from strandline.core.reconcile import Apply, reconcile
@@ -43,7 +44,7 @@ def looking(lake: Path) -> DeltaSink:
 
 
 def load(sink: DeltaSink, number: int, *rows: tuple[object, ...]) -> None:
-    sink.apply(orders(), batch(number), RowChanges(rows), first=False, replace=False)
+    sink.apply(orders(), batch(number), RowChanges(rows), how=How.CHANGES)
 
 
 def test_looking_and_adopting_need_no_spark(sink: DeltaSink, looking: DeltaSink) -> None:
@@ -51,7 +52,7 @@ def test_looking_and_adopting_need_no_spark(sink: DeltaSink, looking: DeltaSink)
     load(sink, 1, (1, "one", at(0)))
     receipt = looking.applied(orders())
     assert receipt is not None and receipt.batch == batch(1)
-    again = looking.apply(orders(), batch(1, attempt="b"), RowChanges([]), first=False, replace=False)
+    again = looking.apply(orders(), batch(1, attempt="b"), RowChanges([]), how=How.CHANGES)
     assert again == receipt.applied
 
 
@@ -74,9 +75,9 @@ def test_a_delta_table_that_strandline_did_not_make_is_refused(
 
 
 def test_a_table_inside_another_one_is_refused(sink: DeltaSink) -> None:
-    sink.apply(orders(target="shop"), batch(1), RowChanges([(1, "", at(0))]), first=True, replace=False)
+    sink.apply(orders(target="shop"), batch(1), RowChanges([(1, "", at(0))]), how=How.FRESH)
     with pytest.raises(TargetError, match="inside the Delta table"):
-        sink.apply(orders("items"), batch(1), RowChanges([(1, "", at(0))]), first=True, replace=False)
+        sink.apply(orders("items"), batch(1), RowChanges([(1, "", at(0))]), how=How.FRESH)
 
 
 def test_the_identity_outlives_maintenance_and_other_writers(
@@ -150,7 +151,7 @@ def test_a_lost_column_is_reported_once(sink: DeltaSink) -> None:
     load(sink, 1, (1, "one", at(1)))
     for number in (2, 3):
         changes = RowChanges([(number, at(number))], "id bigint, at timestamp")
-        sink.apply(orders(), batch(number), changes, first=False, replace=False)
+        sink.apply(orders(), batch(number), changes, how=How.CHANGES)
     assert [name for name, _ in sink.warnings] == ["orders"]
     assert "column name" in sink.warnings[0][1]
 
@@ -179,7 +180,7 @@ def test_a_merge_reads_its_source_exactly_once(sink: DeltaSink, tmp_path: Path) 
     notes = tmp_path / "notes"
     rows = [(1, "eins", at(2)), (2, "zwei", at(2)), (2, "deux", at(3))]
     changes = WatchedChanges(rows, unique=False, order=("at",), notes=str(notes))
-    sink.apply(orders(), batch(2), changes, first=False, replace=False)
+    sink.apply(orders(), batch(2), changes, how=How.CHANGES)
     assert sorted(notes.read_text().split()) == ["deux", "eins", "zwei"]
 
 
@@ -196,7 +197,7 @@ def test_tables_run_side_by_side(sink: DeltaSink, looking: DeltaSink) -> None:
         table = orders(name)
         for number in (1, 2):
             rows = [(number, name, at(number))]
-            sink.apply(table, batch(number), RowChanges(rows), first=False, replace=False)
+            sink.apply(table, batch(number), RowChanges(rows), how=How.CHANGES)
         receipt = looking.applied(table)
         assert receipt is not None
         return [receipt.batch.number, receipt.applied.rows_inserted]
@@ -212,12 +213,12 @@ def test_what_the_source_says_about_a_failed_read_reaches_the_user(sink: DeltaSi
             return spark.sql("SELECT CAST(raise_error('source is gone') AS bigint) AS id, 'x' AS name, now() AS at")
 
     with pytest.raises(SourceError, match=r"shop\.orders: the source is gone"):
-        sink.apply(orders(), batch(1), Gone([]), first=True, replace=False)
+        sink.apply(orders(), batch(1), Gone([]), how=How.FRESH)
 
 
 def test_a_column_without_a_type_is_refused(sink: DeltaSink) -> None:
     with pytest.raises(SchemaError, match="note"):
-        sink.apply(orders(), batch(1), RowChanges([], f"{ORDERS}, note void"), first=True, replace=False)
+        sink.apply(orders(), batch(1), RowChanges([], f"{ORDERS}, note void"), how=How.FRESH)
 
 
 def test_a_target_that_was_dropped_holds_nothing(sink: DeltaSink, looking: DeltaSink, lake: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from strandline.core.batch import Applied, Batch
+from strandline.core.batch import Applied, Batch, How
 from strandline.core.errors import BatchConflictError, SourceError, TargetError
 from strandline.core.position import Horizon
 from strandline.core.table import Column, Mode, Table
@@ -29,10 +29,10 @@ def batch(number: int, *, epoch: int = 1) -> Batch:
     return Batch("store", epoch, number, None, EVERYTHING.high, EVERYTHING.high, "attempt")
 
 
-def apply(world: World, number: int, *, first: bool = False, replace: bool = False, epoch: int = 1) -> Applied:
+def apply(world: World, number: int, *, how: How = How.CHANGES, epoch: int = 1) -> Applied:
     table = world.tables["orders"]
     changes = world.source.changes(table, Slice(EVERYTHING))
-    return world.sink.apply(table, batch(number, epoch=epoch), changes, first=first, replace=replace)
+    return world.sink.apply(table, batch(number, epoch=epoch), changes, how=how)
 
 
 def high(world: World, table: Table) -> Watermark | None:
@@ -130,7 +130,7 @@ def test_an_older_number_or_another_batch_under_this_one_is_refused(epoch: int, 
     table = world.tables["orders"]
     changes = world.source.changes(table, Slice(EVERYTHING))
     with pytest.raises(BatchConflictError):
-        world.sink.apply(table, other, changes, first=False, replace=False)
+        world.sink.apply(table, other, changes, how=How.CHANGES)
 
 
 def test_a_newer_row_is_never_overwritten_and_an_equal_one_is_refreshed(world: World) -> None:
@@ -150,7 +150,7 @@ def test_a_row_without_a_cursor_gives_way_to_one_that_has_it(world: World) -> No
     table = world.tables["orders"]
     world.source.write("orders", {"id": 1, "value": "none", "moved": None})
     changes = world.source.changes(table, Slice(EVERYTHING, nulls=True))
-    world.sink.apply(table, batch(1), changes, first=True, replace=False)
+    world.sink.apply(table, batch(1), changes, how=How.FRESH)
     world.write(1, value="stamped")
     apply(world, 2)
     assert [row["value"] for row in world.target_rows()] == ["stamped"]
@@ -171,7 +171,7 @@ def test_rows_marked_deleted_leave_the_target(world: World) -> None:
 def test_append_compares_no_keys(world: World) -> None:
     world.change(mode=Mode.APPEND)
     world.write(1)
-    apply(world, 1, first=True)
+    apply(world, 1, how=How.FRESH)
     world.write(2)
     assert apply(world, 2).rows_inserted == 2
     assert [row["id"] for row in world.target_rows()] == [1, 1, 2]
@@ -179,8 +179,8 @@ def test_append_compares_no_keys(world: World) -> None:
 
 def test_first_matches_nothing_so_that_a_wrong_first_shows(world: World) -> None:
     world.write(1)
-    apply(world, 1, first=True)
-    apply(world, 2, first=True)
+    apply(world, 1, how=How.FRESH)
+    apply(world, 2, how=How.FRESH)
     assert [row["id"] for row in world.target_rows()] == [1, 1]
 
 
@@ -190,7 +190,7 @@ def test_a_replacing_batch_leaves_nothing_of_what_was_there(world: World) -> Non
     gone = world.source.begin()
     gone.delete("orders", 1)
     gone.commit()
-    apply(world, 2, replace=True)
+    apply(world, 2, how=How.REPLACE)
     assert [row["id"] for row in world.target_rows()] == [2]
 
 

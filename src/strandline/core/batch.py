@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields, replace
+from enum import StrEnum
 
 from strandline.core.errors import WindowError
 from strandline.core.watermark import Kind, Watermark
@@ -67,6 +68,14 @@ class Batch:
 
     def __str__(self) -> str:
         return f"batch {self.epoch}.{self.number}"
+
+
+class How(StrEnum):
+    """How a sink applies a batch. CHANGES is the rule: by the table's mode, matched by key in merge mode."""
+
+    CHANGES = "changes"
+    FRESH = "fresh"  # the target holds no row that a row of this batch could repeat: nothing need be matched
+    REPLACE = "replace"  # the batch replaces the whole target in one commit (snapshot, `--full`)
 
 
 @dataclass(frozen=True)

@@ -208,7 +208,7 @@ def check_unchanged(table: Table, position: Position, measures: Mapping[str, str
     differs = [
         f"{name}: {position.measures.get(name, '') or '(none)'} → {now or '(none)'}"
         for name, now in measures.items()
-        if position.measures.get(name, "") != now
+        if position.measures.get(name, now) != now  # what an older version did not measure has not changed
     ]
     if differs:
         raise ChangedError(

@@ -152,7 +152,7 @@ class Position:
         up, window = self.watermark, plan.window
         if window is not None and (plan.proven or window.empty) and (up is None or up < window.high):
             up = window.high
-        observed = plan.observed or self.observed
+        observed = max(plan.observed, self.observed)  # a clock that went back leaves its trace
         return replace(self, watermark=up, measures=dict(measures), status=Status.SKIPPED, observed=observed, error="")
 
     def failed(self, error: str) -> Position:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
-from strandline.core.batch import Applied, Batch, Receipt
+from strandline.core.batch import Applied, Batch, How, Receipt
 from strandline.core.errors import StrandlineError
 from strandline.core.position import Horizon
 from strandline.core.table import Table, TableInfo
@@ -105,11 +105,9 @@ class Sink(Protocol):
         Raises TargetError if the target exists but is not ours: another pipeline's (unless `shared`), or a stranger.
         """
 
-    def apply(self, table: Table, batch: Batch, changes: Changes, *, first: bool, replace: bool) -> Applied:
+    def apply(self, table: Table, batch: Batch, changes: Changes, *, how: How) -> Applied:
         """Apply the batch. Applying the same identity again changes nothing and returns what the first time returned.
 
-        `first`: the target holds no row that a row of this slice could repeat, so nothing need be matched.
-        `replace`: the batch replaces the whole target in one commit (snapshot, `--full`).
         Raises BatchConflictError if the target holds something else under this number; CommitUnknownError if the
         outcome cannot be told (the caller asks `applied` again); SchemaError if the columns do not fit.
         """

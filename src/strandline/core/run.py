@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from strandline.core.batch import Applied, Batch
+from strandline.core.batch import Applied, Batch, How
 from strandline.core.books import Books, Lease, Renewal, TableRun
 from strandline.core.errors import LeaseError, StrandlineError, TransientError
 from strandline.core.events import (
@@ -168,7 +168,8 @@ class Hop:
                 # Key ranges of one load are disjoint, so none can repeat a row of another.
                 fresh = plan.first and (plan.done == 0 or part.keys is not None)
                 changes = self.source.changes(table, part)
-                return self.sink.apply(table, batch, changes, first=fresh, replace=plan.replace)
+                how = How.REPLACE if plan.replace else How.FRESH if fresh else How.CHANGES
+                return self.sink.apply(table, batch, changes, how=how)
 
     def _record_failure(self, position: Position, entry: TableRun) -> None:
         try:

@@ -69,7 +69,7 @@ class Table:
     initial: str | None = None
     lookback: timedelta | int | None = None
     nulls: str = "refuse"
-    slice_rows: int = 2_000_000
+    slice_rows: int = 5_000_000
     schema: str = "evolve"
     shared: bool = False
     max_stall: MaxStall | None = None
@@ -93,6 +93,7 @@ class Table:
             "query": self.query or "",
             "where": self.where or "",
             "transform": self.transform or "",
+            "deleted": self.deleted or "",
         }
 
     def schema_text(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from strandline.core.batch import Applied, Batch, Receipt
+from strandline.core.batch import Applied, Batch, How, Receipt
 from strandline.core.errors import BatchConflictError, ConfigError, TargetError
 from strandline.core.protocols import Changes, Spark
 from strandline.core.table import Mode, Table
@@ -42,22 +42,23 @@ class DeltaSink:
         log = self._log(table)
         return None if log is None else log.receipt(table)
 
-    def apply(self, table: Table, batch: Batch, changes: Changes, *, first: bool, replace: bool) -> Applied:
+    def apply(self, table: Table, batch: Batch, changes: Changes, *, how: How) -> Applied:
         log = self._log(table)
         if log is not None and (held := _held(log, table, batch)) is not None:
             return held.applied
         if log is None:
             self._refuse_nesting(table)
-        replace = replace or table.mode is Mode.SNAPSHOT
+        if table.mode is Mode.SNAPSHOT:
+            how = How.REPLACE
         with told(table, changes, committing=True):
             from strandline.sinks.delta_write import Write
 
             write = Write(self._spark(), _for_spark(self.uri(table)), table, batch, changes)
             self._writes[table.name] = write
             try:
-                for warning in write.prepare(log, replace=replace):
+                for warning in write.prepare(log, replace=how is How.REPLACE):
                     self._warn(table, warning)
-                counted = write.run(first=first, replace=replace)
+                counted = write.run(how)
             finally:
                 del self._writes[table.name]
                 write.close()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
-from strandline.core.batch import Applied, Batch
+from strandline.core.batch import Applied, Batch, How
 from strandline.core.protocols import Changes
 from strandline.core.table import Mode, Table
 from strandline.sinks.delta_log import PIPELINE, TABLE, DeltaLog, app_id, note, txn_version
@@ -62,21 +62,22 @@ class Write:
         self._evolve(evolution, log)
         return [f"column {name} is no longer in the source: kept, and NULL in new rows" for name in evolution.dropped]
 
-    def run(self, *, first: bool, replace: bool) -> Counted:
+    def run(self, how: How) -> Counted:
         """The one commit. Delta skips it silently if it holds this batch or a later one: the caller looks."""
-        mode = "overwrite" if replace else "append"
+        mode = "overwrite" if how is How.REPLACE else "append"
         keyed = self.table.mode is Mode.MERGE
-        if not keyed or (self.changes.unique and (first or replace)):
+        if not keyed or (self.changes.unique and how is not How.CHANGES):
             counting = Counting(self.table, self.frame)
-            every = self.table.mode is Mode.APPEND and not replace  # a log of versions keeps those of deleted rows too
+            # A log of versions keeps those of deleted rows too.
+            every = self.table.mode is Mode.APPEND and how is not How.REPLACE
             rows = counting.frame.select(self._columns) if every else living(self.changes, counting.frame)
             self._save(rows, mode, note(self.table, self.batch))
             return counting.complete
         with held(self.table, self.changes, self.frame) as kept:
-            if first or replace:
-                self._save(living(self.changes, kept.frame), mode, note(self.table, self.batch, kept.applied))
-            else:
+            if how is How.CHANGES:
                 self._merge(kept)
+            else:
+                self._save(living(self.changes, kept.frame), mode, note(self.table, self.batch, kept.applied))
         return lambda applied: applied
 
     def close(self) -> None:

@@ -36,6 +36,9 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
+EMPTY = "the table is empty"
+
+
 class DatabaseSource(ABC):
     """One database as a source. Errors of one table never disturb the others."""
 
@@ -103,7 +106,20 @@ class DatabaseSource(ABC):
                 found[table.name] = Horizon(Watermark(Kind.TIMESTAMP, at))
             elif table.cursor.kind is not Kind.INTEGER:
                 found[table.name] = Horizon(_bound(table.cursor, at, self.guard))
+        found |= self._all_null([table for table in tables if found[table.name] == Horizon(None, note=EMPTY)])
         return {table.name: self._horizon(found[table.name], table, at, holder) for table in tables}
+
+    def _all_null(self, tables: Sequence[Table]) -> dict[str, SourceError]:
+        """Tables that show no cursor value at all and yet are not empty."""
+        asked = {table.name: table for table in tables if table.cursor and table.cursor.nullable}
+        rows = self.each(
+            list(asked.values()),
+            lambda table: table.name,
+            lambda table: f"EXISTS (SELECT 1 FROM {self.dialect.relation(table)} WHERE {table.where or '1 = 1'}\n), 1",
+        )
+        return {
+            name: self._null_cursors(asked[name]) for name, answer in rows if isinstance(answer, tuple) and answer[0]
+        }
 
     def _horizon(
         self, found: Horizon | StrandlineError, table: Table, at: str, holder: Holder | None
@@ -193,7 +209,7 @@ class DatabaseSource(ABC):
         nulls = cursor.nullable and table.nulls == "include"
         if limit is not None:
             window = self._limited(table, cursor, window, limit)
-        many = rows is None or rows > table.slice_rows
+        many = rows is None or rows > 1.5 * table.slice_rows  # half a slice more is not worth a batch of its own
         key = table.key[0] if len(table.key) == 1 and table.key_enforced else None
         columns = {column.name: column for column in table.columns}
         if many and limit is None and window.low is None and key in columns and self.dialect.whole(columns[key]):

@@ -17,7 +17,7 @@ from strandline.core.position import Holder, Horizon
 from strandline.core.table import Table, TableInfo
 from strandline.core.watermark import Kind, Watermark
 from strandline.endpoint import Endpoint
-from strandline.sources.database import DatabaseSource
+from strandline.sources.database import EMPTY, DatabaseSource
 from strandline.sources.dialect import column_of
 from strandline.sources.mysql_barrier import Barrier
 from strandline.sources.mysql_catalog import Catalog, conditions, described
@@ -181,7 +181,7 @@ class MySqlSource(DatabaseSource):
 
 def _top(highest: str | None, *, unordered: bool) -> Horizon:
     if highest is None:
-        return Horizon(None, note="the table is empty")
+        return Horizon(None, note=EMPTY)
     note = "ids may come late: lookback re-reads them" if unordered else ""
     return Horizon(Watermark(Kind.INTEGER, str(int(highest) + 1)), proven=not unordered, note=note)
 

@@ -16,7 +16,7 @@ from strandline.core.position import Holder, Horizon
 from strandline.core.table import Table, TableInfo
 from strandline.core.watermark import Kind, Watermark
 from strandline.endpoint import Endpoint
-from strandline.sources.database import DatabaseSource
+from strandline.sources.database import EMPTY, DatabaseSource
 from strandline.sources.dialect import column_of
 from strandline.sources.postgres_barrier import drain
 from strandline.sources.postgres_catalog import Catalog, describe, described
@@ -104,7 +104,7 @@ class PostgresSource(DatabaseSource):
             if isinstance(answer, SourceError):
                 found[name] = answer.at(asked[name].where_text)
             elif answer[0] is None:
-                found[name] = Horizon(None, note="the table is empty")
+                found[name] = Horizon(None, note=EMPTY)
             else:
                 high = min(int(value) for value in answer if value is not None) + 1
                 unordered = asked[name].lookback is not None

@@ -15,7 +15,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from strandline.core.batch import Applied, Batch, Receipt
+from strandline.core.batch import Applied, Batch, How, Receipt
 from strandline.core.errors import BatchConflictError, SourceError, StrandlineError, TargetError
 from strandline.core.position import Holder, Horizon
 from strandline.core.table import Mode, Table, TableInfo
@@ -276,7 +276,7 @@ class MemorySink:
             )
         return held.receipts.get(_owner(table))
 
-    def apply(self, table: Table, batch: Batch, changes: Changes, *, first: bool, replace: bool) -> Applied:
+    def apply(self, table: Table, batch: Batch, changes: Changes, *, how: How) -> Applied:
         if not isinstance(changes, MemoryChanges):
             raise TargetError("a sink in memory takes rows from a source in memory only", where=table.where_text)
         rows = changes.rows()
@@ -288,7 +288,7 @@ class MemorySink:
                 return receipt.applied
             if receipt and batch.order <= receipt.batch.order:
                 raise BatchConflictError(f"{table.target} holds {receipt.batch}, not {batch}", where=table.where_text)
-            after, applied = _merged(table, () if replace else held.rows, rows, matching=not first)
+            after, applied = _merged(table, () if how is How.REPLACE else held.rows, rows, matching=how is How.CHANGES)
             receipts = {**held.receipts, _owner(table): Receipt(batch, applied)}
             self._targets[table.target] = Target(after, receipts)
             self.log.append(batch)
