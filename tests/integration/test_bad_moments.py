@@ -52,6 +52,7 @@ def at_work(shop: Shop) -> Iterator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=errors,
         text=True,
+        start_new_session=True,
     )
     errors.close()
     until(lambda: "slice 1 of 1" in told(shop) or child.poll() is not None)
@@ -89,7 +90,7 @@ def test_a_second_sync_names_the_first_and_ctrl_c_gives_its_table_back_with_noth
     assert f"pid {at_work.pid}" in second.out + second.err
     assert at_work.poll() is None
 
-    at_work.send_signal(signal.SIGINT)
+    os.killpg(at_work.pid, signal.SIGINT)  # a terminal's Ctrl-C reaches the whole group, Spark's JVM too
     at_work.communicate(timeout=SECONDS)
     assert at_work.returncode == 130
     assert "Traceback" not in told(shop)
