@@ -16,6 +16,7 @@ from strandline.testing.servers import MariaDB, Postgres
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+os.environ["STRANDLINE_CLASS_ARCHIVE"] = "off"  # no work in the background while tests run
 _NO_MARIADB = "MariaDB is not installed and cannot be (not root, or no apt-get): apt-get install mariadb-server"
 
 

@@ -43,6 +43,7 @@ class Project:
         self.config = config
         self._books: Books | None = None
         self._own_spark: SparkSession | None = None
+        self._needs: list[str] = []  # what our session was made for
         self._lock = threading.Lock()
 
     def __enter__(self) -> Project:
@@ -57,10 +58,12 @@ class Project:
             self._books.state.close()
             self._books = None
         if self._own_spark is not None:
+            from strandline.spark.archive import build_in_background
             from strandline.spark.session import stop
 
             stop(self._own_spark)
             self._own_spark = None
+            build_in_background(self._needs)
 
     @property
     def books(self) -> Books:
@@ -273,8 +276,8 @@ class Project:
 
                     spec, settings = self.pipeline(name), self.config.spark
                     ends = (spec.source, *spec.targets.values())
-                    needs = sorted({end.scheme for end in ends})
-                    self._own_spark = local_session(needs, settings.conf, settings.master, f"strandline {name}")
+                    self._needs = sorted({end.scheme for end in ends})
+                    self._own_spark = local_session(self._needs, settings.conf, settings.master, f"strandline {name}")
             return self._own_spark
 
         return session

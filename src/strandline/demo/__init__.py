@@ -55,6 +55,7 @@ def run(folder: Path = FOLDER) -> int:
     if folder.exists() and any(folder.iterdir()):
         remedy = f"Go on with it: strandline demo --resume\nOr remove the folder {folder} and start over."
         raise ConfigError(f"{folder} is there already", remedy=remedy)
+    os.environ.setdefault("STRANDLINE_CLASS_ARCHIVE", "off")  # no process of ours outlives the demo
     started = time.monotonic()
     with ExitStack() as stack:
         stack.enter_context(_ended_by_sigterm())

@@ -42,6 +42,7 @@ _DELTA = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
+_LOGGING = Path(__file__).with_name("log4j2.properties")
 _MARK = "spark.strandline.started"  # tells whether the JVM read the settings of this very start
 # Settings that name one batch of one table; copied to another batch's session, Delta would silently skip its writes.
 _OF_ONE_BATCH = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
@@ -70,14 +71,14 @@ def local_session(
     theirs = {**_spark_defaults(user_conf), **(conf or {})}
     if master:
         theirs["spark.master"] = master
-    folder = _conf_folder(user_conf)
+    folder = conf_folder(user_conf)
     chosen = settings(tuple(needs), theirs, java) | {"spark.app.name": app_name, _MARK: uuid.uuid4().hex}
     if chosen.get("spark.sql.catalogImplementation") != "hive":  # its tables end with the session: not in the cwd
         chosen.setdefault("spark.sql.warehouse.dir", str(folder / "warehouse"))
     log = Path(os.environ.get("STRANDLINE_SPARK_LOG") or folder / "spark.log").absolute()
     properties = folder / "settings.properties"
     write_properties(properties, chosen)
-    submit = f"--properties-file '{properties}' --load-spark-defaults"
+    submit = f"--properties-file '{properties}'"
     try:
         with _environment(
             JAVA_HOME=java,
@@ -219,17 +220,27 @@ def _spark_defaults(folder: Path) -> dict[str, str]:
     return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
-def _conf_folder(user_conf: Path) -> Path:
-    """A private configuration folder for Spark: the user's files, our log settings, and output into the log file."""
+def conf_folder(user_conf: Path) -> Path:
+    """A private configuration folder for Spark: the user's files, our log settings, and output into the log file.
+
+    Where the user has no files for the class path, an empty folder that is always the same takes its place there: the
+    class archive is good for one class path only, and for none with a folder that holds something.
+    """
     folder = Path(tempfile.mkdtemp(prefix="strandline-spark-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     theirs = {file.name: file.absolute() for file in user_conf.iterdir()} if user_conf.is_dir() else {}
     environment = theirs.pop("spark-env.sh", None)
-    for name, file in theirs.items():
-        (folder / name).symlink_to(file)
-    if "log4j2.properties" not in theirs:
-        shutil.copy(Path(__file__).with_name("log4j2.properties"), folder)
+    on_class_path = [name for name in theirs if not name.endswith(".template") and name != "spark-defaults.conf"]
     lines = ['exec >>"$STRANDLINE_SPARK_LOG" 2>&1', *([f". '{environment}'"] if environment else [])]
+    if on_class_path:
+        for name, file in theirs.items():
+            (folder / name).symlink_to(file)
+    else:
+        empty = cache_folder().parent / "conf"
+        empty.mkdir(parents=True, exist_ok=True)
+        lines.append(f"SPARK_CONF_DIR='{empty}'")
+    if "log4j2.properties" not in theirs:
+        lines.append(f'SPARK_SUBMIT_OPTS="$SPARK_SUBMIT_OPTS -Dlog4j2.configurationFile={_LOGGING.as_uri()}"')
     (folder / "spark-env.sh").write_text("\n".join(lines) + "\n")
     return folder
 

@@ -1,0 +1,94 @@
+"""The class archive: what Java has loaded and checked once, kept for every later start of Spark.
+
+Built in the background the first time it is missed, by a small job of the usual kind in a process of its own, under a
+temporary name (a truncated archive would crash Java), and renamed when Java has ended. Nobody waits for it, and nothing
+depends on it. `STRANDLINE_CLASS_ARCHIVE=off` does without.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from strandline.spark.jars import jars, spark_home
+from strandline.spark.java import find_java
+from strandline.spark.session import class_archive, conf_folder, settings, write_properties
+
+_GIVE_UP_SECONDS = 900
+_JOB = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.getOrCreate()
+target = f"delta.`{sys.argv[1]}/table`"
+spark.sql(f"CREATE TABLE {target} (id bigint, at timestamp, amount decimal(12,2), note string) USING delta "
+          "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+rows = "SELECT id, timestamp_micros(id) AS at, cast(id AS decimal(12,2)) AS amount, cast(id AS string) AS note FROM "
+spark.sql(rows + "range(1000)").write.format("delta").mode("append").save(f"{sys.argv[1]}/table")
+spark.sql(rows + "range(500, 1500)").persist().hint("broadcast").createOrReplaceTempView("changes")
+spark.sql("SELECT count(1), max(at) FROM changes").collect()
+spark.sql(f"MERGE INTO {target} t USING changes s ON t.id = s.id WHEN MATCHED AND s.at >= t.at THEN UPDATE SET * "
+          "WHEN NOT MATCHED THEN INSERT *").collect()
+spark.stop()
+"""
+
+
+def build_in_background(needs: Iterable[str]) -> None:
+    """Start building the archive that a session with these needs would use, unless it is there or being built."""
+    wanted = sorted(needs)
+    archive = class_archive(find_java(), jars(wanted))
+    if archive.exists() or os.environ.get("STRANDLINE_CLASS_ARCHIVE") == "off":
+        return
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    mark = archive.with_suffix(".building")
+    if mark.exists() and time.time() - mark.stat().st_mtime > _GIVE_UP_SECONDS:
+        mark.unlink(missing_ok=True)  # whoever was at it is gone
+    try:
+        mark.touch(exist_ok=False)
+    except FileExistsError:
+        return
+    subprocess.Popen(
+        ["nice", "-n", "19", sys.executable, "-m", "strandline.spark.archive", *wanted],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        cwd="/",
+    )
+
+
+def build(needs: Iterable[str]) -> Path:
+    """Build the archive and wait for it. Raises CalledProcessError with what Spark said."""
+    wanted, java = tuple(sorted(needs)), find_java()
+    archive = class_archive(java, jars(wanted))
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="strandline-archive-") as name:
+        folder, unfinished = Path(name), archive.with_suffix(f".{os.getpid()}.tmp")
+        job, properties = folder / "job.py", folder / "settings.properties"
+        job.write_text(_JOB)
+        dump = f"-XX:ArchiveClassesAtExit={unfinished}"
+        write_properties(properties, settings(wanted, {"spark.driver.extraJavaOptions": dump}, java))
+        environment = {
+            "JAVA_HOME": java,
+            "SPARK_HOME": str(spark_home()),
+            "SPARK_CONF_DIR": str(conf_folder(spark_home() / "conf")),
+            "STRANDLINE_SPARK_LOG": str(folder / "spark.log"),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "PYSPARK_PYTHON": sys.executable,
+        }
+        submit = [str(spark_home() / "bin" / "spark-submit"), "--properties-file", str(properties), str(job), name]
+        try:
+            subprocess.run(submit, env={**os.environ, **environment}, check=True)
+            unfinished.rename(archive)
+        finally:
+            unfinished.unlink(missing_ok=True)
+            archive.with_suffix(".building").unlink(missing_ok=True)
+    return archive
+
+
+if __name__ == "__main__":
+    build(sys.argv[1:])
