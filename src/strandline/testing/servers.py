@@ -362,7 +362,10 @@ def _postgres_programs(folder: Path) -> Path:
     installed = (Path(spec.origin).parent / "pginstall18").resolve()
     if os.geteuid() != 0 or _open_to_all(installed):
         return installed / "bin"
-    copied = folder / "postgresql"  # the user the server runs as cannot enter a private checkout, say
+    package = installed.parent  # the user the server runs as cannot enter a private checkout, say
+    libraries = f"{package.name}.libs"  # beside the package: programs look for them there
+    copied = folder / "programs"
     if not copied.exists():
-        shutil.copytree(installed, copied)
-    return copied / "bin"
+        shutil.copytree(installed, copied / package.name / installed.name)
+        shutil.copytree(package.with_name(libraries), copied / libraries)
+    return copied / package.name / installed.name / "bin"
