@@ -46,3 +46,6 @@ if ! find_java 2>/dev/null && may_install; then
     install openjdk-17-jre-headless 2>/dev/null || install default-jre-headless
 fi
 find_java
+
+say "preparing Spark, once: jars and class archive"
+.venv/bin/python -m strandline.spark.archive delta postgresql

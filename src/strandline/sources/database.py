@@ -36,6 +36,7 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
+_COUNTED = 20_000
 EMPTY = "the table is empty"
 
 
@@ -147,7 +148,7 @@ class DatabaseSource(ABC):
             if nulls and table.nulls != "include":
                 found[name] = self._null_cursors(table)
             elif waiting or nulls:
-                found[name] = max(1, self.estimate(table, in_window(self.dialect, table, window, nulls)) or 1)
+                found[name] = self._waiting_rows(table, in_window(self.dialect, table, window, nulls))
             else:
                 found[name] = 0
         return found
@@ -183,6 +184,12 @@ class DatabaseSource(ABC):
         if table.cursor is None or not table.cursor.nullable:
             return f"{inside}, 1 = 0"
         return f"{inside}, EXISTS (SELECT 1 FROM {relation} WHERE {self._null_cursor(table, table.cursor)})"
+
+    def _waiting_rows(self, table: Table, condition: str) -> int:
+        """Counted up to a number that is cheap to count, whatever the statistics say; estimated beyond it."""
+        some = f"SELECT 1 FROM {self.dialect.relation(table)} WHERE {condition} LIMIT {_COUNTED}"
+        counted = int(self.session.rows(f"SELECT count(*) FROM ({some}) q")[0][0])
+        return counted if counted < _COUNTED else max(_COUNTED, self.estimate(table, condition) or 0)
 
     def _null_cursor(self, table: Table, cursor: Cursor) -> str:
         where = f"({table.where}\n) AND " if table.where else ""

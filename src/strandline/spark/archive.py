@@ -62,9 +62,11 @@ def build_in_background(needs: Iterable[str]) -> None:
 
 
 def build(needs: Iterable[str]) -> Path:
-    """Build the archive and wait for it. Raises CalledProcessError with what Spark said."""
+    """Build the archive, unless it is there, and wait for it. Raises CalledProcessError if Spark's job failed."""
     wanted, java = tuple(sorted(needs)), find_java()
     archive = class_archive(java, jars(wanted))
+    if archive.exists():
+        return archive
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="strandline-archive-") as name:
         folder, unfinished = Path(name), archive.with_suffix(f".{os.getpid()}.tmp")
