@@ -298,6 +298,6 @@ def _intent_not_kept(patch: pytest.MonkeyPatch) -> None:
 )
 def test_the_machine_finds(mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
     mistake(monkeypatch)
-    search = settings(QUICK, max_examples=500, database=None, phases=[SearchPhase.generate], derandomize=True)
+    search = settings(QUICK, max_examples=5_000, database=None, phases=[SearchPhase.generate], derandomize=True)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(Machine, settings=search)
