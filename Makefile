@@ -18,7 +18,7 @@ test: lint
 	$(BIN)/python -m pytest
 
 check: lint
-	$(BIN)/python -m pytest tests/unit tests/property
+	$(BIN)/python -m pytest tests/unit tests/property tests/cli
 
 lint: setup
 	$(BIN)/ruff check .

@@ -69,7 +69,7 @@ def spark() -> Iterator[SparkSession]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Quick tests first, so that a mistake shows before servers and Spark start."""
-    quick = ("unit", "property")
+    quick = ("unit", "property", "cli")
     items.sort(key=lambda item: not any(folder in item.path.parts for folder in quick))
 
 
