@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from strandline.config import PipelineSpec, TableSpec, check_targets
@@ -56,6 +57,11 @@ class Pipeline:
                 spec.source, guard=spec.guard, barrier="lookback" if spec.barrier else None, readers=spec.readers
             )
         return self._source
+
+    @cached_property
+    def _source_identity(self) -> str:
+        """Asked once for all tables: it is a query."""
+        return self.source.identity()
 
     @property
     def sink(self) -> Sink:
@@ -119,7 +125,7 @@ class Pipeline:
 
     def measures(self, table: Table) -> Mapping[str, str]:
         """Everything a position over this table measures."""
-        return {"source": self.source.identity(), "target": self.sink.identity(table), **table.measures()}
+        return {"source": self._source_identity, "target": self.sink.identity(table), **table.measures()}
 
 
 def unresolved(pipeline: str, spec: TableSpec) -> Table:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from shop import Shop, open_shop
 
+from strandline.core.events import Event, Maintained
 from strandline.core.position import Position, Status
 
 
@@ -68,3 +70,35 @@ def test_a_table_that_is_busy_is_in_the_history_with_who_is_at_work(shop: Shop) 
         errors = [str(part.fields["error"]) for part in project.books.state.read("table_run")]
     assert sorted(errors)[0] == ""
     assert sorted(errors)[1].startswith("another run is at work: ")
+
+
+def test_targets_are_maintained_when_they_are_due_and_not_before(shop: Shop) -> None:
+    shop.config.write_text(shop.config.read_text().replace("    parallel: 1\n", "    maintain: every 1d\n"))
+    events: list[Event] = []
+    for number in (1, 2):
+        shop.write("orders", number)
+        with shop.project() as project:
+            project.sync("shop", tables=["orders"], listener=events.append)
+    assert [event.table for event in events if isinstance(event, Maintained)] == ["orders"]
+    with shop.project() as project:
+        (mark,) = (record for record in project.books.state.read("meta") if record.key[0].startswith("maintained"))
+        project.books.state.put([replace(mark, fields={"value": "2020-01-01T00:00:00.000Z"})])
+    shop.write("orders", 3)
+    with shop.project() as project:
+        project.sync("shop", tables=["orders"], listener=events.append)
+    assert len([event for event in events if isinstance(event, Maintained)]) == 2
+
+
+def test_a_position_that_cannot_be_read_stops_its_table_only_and_is_not_written_over(shop: Shop) -> None:
+    shop.write("orders", 1)
+    shop.write("customers", 1)
+    with shop.project() as project:
+        project.sync("shop")
+        (stored,) = project.books.state.read("position", ["shop", "orders"])
+        (broken,) = project.books.state.put([replace(stored, fields={**stored.fields, "batch": "{}"})])
+    shop.write("orders", 2)
+    shop.write("customers", 2)
+    with shop.project() as project:
+        outcomes = {outcome.table: outcome.status for outcome in project.sync("shop").tables}
+        assert outcomes == {"orders": Status.FAILED, "customers": Status.COMPLETED}
+        assert project.books.state.read("position", ["shop", "orders"]) == [broken]

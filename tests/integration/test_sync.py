@@ -97,6 +97,14 @@ def test_limit_takes_whole_cursor_values_only(shop: Shop) -> None:
     assert shop.target_ids() == [1, 2, 3, 4]
 
 
+def test_waiting_rows_are_counted_whatever_the_statistics_say(shop: Shop) -> None:
+    shop.execute("ANALYZE orders")
+    shop.execute("INSERT INTO orders SELECT i, 'new', 1, clock_timestamp() FROM generate_series(1, 777) i")
+    with shop.load() as project:
+        (table,) = project.plan("shop").tables
+    assert table.estimated_rows == 777
+
+
 def test_initial_latest_moves_only_what_is_new(shop: Shop) -> None:
     shop.tables = [{"name": "orders", "initial": "latest"}]
     shop.insert(1)

@@ -81,13 +81,13 @@ def test_options_beside_the_url_win_over_those_in_it() -> None:
 @pytest.mark.parametrize(
     ("url", "path"),
     [
-        ("sqlite:///a/state.db", "/root/a/state.db"),
+        ("sqlite:///a/state.db", "/project/a/state.db"),
         ("delta:../lake", "/lake"),
         ("delta:/abs/lake", "/abs/lake"),
-        ("stage", "/root/stage"),
+        ("stage", "/project/stage"),
         ("delta:s3://bucket/lake", "s3://bucket/lake"),
         ("postgresql://h/shop", "shop"),
     ],
 )
 def test_relative_paths_are_taken_from_the_given_folder(url: str, path: str) -> None:
-    assert Endpoint.parse(url).resolved(Path("/root")).path == path
+    assert Endpoint.parse(url).resolved(Path("/project")).path == path
