@@ -34,10 +34,10 @@ class Wire:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        for end in self._open:
+        ends, self._open = self._open, []  # a client that comes back at once is not cut with them
+        for end in ends:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-        self._open.clear()
 
     def close(self) -> None:
         self.cut()
