@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from clinic import HEALTHY, configured, examine, found, only
 
 from strandline import load
 from strandline.core.batch import Batch
@@ -16,19 +17,10 @@ from strandline.core.books import Lease
 from strandline.core.position import Position, Reason, Status, TablePlan
 from strandline.core.watermark import Kind, Watermark
 from strandline.core.window import Slice, Window
-from strandline.doctor import Finding, Level, examine
+from strandline.doctor import Level
 from strandline.endpoint import Endpoint
 from strandline.project import Project
 from strandline.testing.servers import MariaDB, Postgres
-
-HEALTHY = """
-CREATE FUNCTION touch() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.updated_at := now(); RETURN NEW; END $$;
-CREATE TABLE orders (id bigint PRIMARY KEY, updated_at timestamptz NOT NULL DEFAULT now());
-CREATE INDEX ON orders (updated_at);
-CREATE TRIGGER touch_orders BEFORE UPDATE ON orders FOR EACH ROW EXECUTE FUNCTION touch();
-INSERT INTO orders VALUES (1), (2);
-ANALYZE;
-"""
 
 
 @pytest.fixture
@@ -46,21 +38,6 @@ def project(
     return configured(tmp_path, pg_database)
 
 
-def configured(folder: Path, url: str, table: str = "{name: orders, cursor: updated_at}") -> Callable[[], Project]:
-    text = f"pipelines:\n  shop:\n    source: {url}\n    target: delta:lake\n    tables:\n      - {table}\n"
-    (folder / "strandline.yml").write_text(text)
-    return lambda: load(folder / "strandline.yml")
-
-
-def found(load_project: Callable[[], Project], level: Level = Level.FAIL) -> list[str]:
-    return [finding.text for finding in examine(load_project) if finding.level is level]
-
-
-def only(findings: list[Finding], words: str) -> Finding:
-    (one,) = [finding for finding in findings if words in finding.text]
-    return one
-
-
 def test_a_healthy_project_has_neither_failure_nor_warning(project: Callable[[], Project]) -> None:
     findings = [finding for finding in examine(project) if finding.area != "setup"]
     assert {finding.level for finding in findings} == {Level.OK}
@@ -76,13 +53,13 @@ def test_no_finding_holds_the_password(project: Callable[[], Project], pg_databa
 
 def test_a_broken_config_is_one_failure_and_the_machine_is_still_looked_at(tmp_path: Path) -> None:
     (tmp_path / "strandline.yml").write_text("pipelines: 3")
-    findings = list(examine(lambda: load(tmp_path / "strandline.yml")))
+    findings = examine(lambda: load(tmp_path / "strandline.yml"))
     assert findings[-1].area == "config" and findings[-1].level is Level.FAIL
     assert any(finding.area == "setup" for finding in findings)
 
 
 def test_a_server_that_is_down_is_a_failure_with_its_remedy(tmp_path: Path) -> None:
-    findings = list(examine(configured(tmp_path, "postgresql://reader:x@127.0.0.1:1/shop")))
+    findings = examine(configured(tmp_path, "postgresql://reader:x@127.0.0.1:1/shop"))
     down = next(finding for finding in findings if finding.level is Level.FAIL)
     assert down.area == "source" and down.remedy
 
@@ -96,7 +73,7 @@ def test_a_cursor_without_an_index_comes_with_the_statement_that_makes_one(
     project: Callable[[], Project], connection: psycopg.Connection[tuple[object, ...]]
 ) -> None:
     connection.execute("DROP INDEX orders_updated_at_idx")
-    warning = only(list(examine(project)), "has no index")
+    warning = only(examine(project), "has no index")
     assert warning.level is Level.WARN
     connection.execute(warning.remedy)
     assert found(project, Level.WARN) == []
@@ -106,7 +83,7 @@ def test_a_cursor_that_nothing_moves_on_update_comes_with_a_trigger_that_does(
     project: Callable[[], Project], connection: psycopg.Connection[tuple[object, ...]]
 ) -> None:
     connection.execute("DROP TRIGGER touch_orders ON orders")
-    warning = only(list(examine(project)), "the application must set it")
+    warning = only(examine(project), "the application must set it")
     connection.execute(warning.remedy)
     assert found(project, Level.WARN) == []
     connection.execute("UPDATE orders SET id = 3 WHERE id = 2")
@@ -137,7 +114,7 @@ def test_a_zone_that_puts_rows_into_the_future_is_doubted(
     connection.execute("CREATE INDEX ON local (updated_at)")
     connection.execute("INSERT INTO local VALUES (1, now() AT TIME ZONE 'Asia/Tokyo'); ANALYZE")
     wrong = configured(tmp_path, pg_database, "{name: local, cursor: updated_at, zone: UTC}")
-    assert "9 hours ahead read as UTC" in only(list(examine(wrong)), "in the future").text
+    assert "9 hours ahead read as UTC" in only(examine(wrong), "in the future").text
     right = configured(tmp_path, pg_database, "{name: local, cursor: updated_at, zone: Asia/Tokyo}")
     assert not any("future" in text for text in found(right, Level.WARN))
 
@@ -154,7 +131,7 @@ def test_one_tables_trouble_hides_no_other(
 ) -> None:
     del connection
     tables = "{name: missing, cursor: updated_at}\n      - {name: orders, cursor: updated_at}"
-    findings = list(examine(configured(tmp_path, pg_database, tables)))
+    findings = examine(configured(tmp_path, pg_database, tables))
     assert only(findings, 'no table or view "missing"').level is Level.FAIL
     assert only(findings, "orders: cursor updated_at").level is Level.OK
 
@@ -175,7 +152,7 @@ def test_a_position_whose_target_is_gone_is_a_failure_with_the_choices(project: 
         at = Watermark(Kind.TIMESTAMP, "2026-01-01 00:00:00")
         batch = Batch(opened.books.store, 1, 7, None, at, at, "a")
         opened.books.write([Position("shop", "orders", "sync", watermark=at, batch=batch, batches=7)])
-    findings = list(examine(project))
+    findings = examine(project)
     lost = only(findings, "the target lost its batches")
     assert lost.level is Level.FAIL and "sync --full" in lost.remedy
 
@@ -183,7 +160,7 @@ def test_a_position_whose_target_is_gone_is_a_failure_with_the_choices(project: 
 def test_a_state_file_that_is_none_is_a_failure(project: Callable[[], Project], tmp_path: Path) -> None:
     (tmp_path / ".strandline").mkdir()
     (tmp_path / ".strandline" / "state.db").write_bytes(b"nonsense " * 1000)
-    findings = list(examine(project))
+    findings = examine(project)
     assert [finding.area for finding in findings if finding.level is Level.FAIL] == ["state"]
 
 
@@ -248,7 +225,7 @@ def test_a_mariadb_cursor_without_on_update_comes_with_the_statement_that_adds_i
     project = configured(tmp_path, mariadb_shop)
     with mariadb.connect(Endpoint.parse(mariadb_shop).path) as connection, connection.cursor() as cursor:
         cursor.execute("ALTER TABLE orders MODIFY updated_at timestamp(6) NOT NULL DEFAULT now(6)")
-        cursor.execute(only(list(examine(project)), "the application must set it").remedy)
+        cursor.execute(only(examine(project), "the application must set it").remedy)
     assert found(project, Level.WARN) == []
 
 
@@ -259,5 +236,5 @@ def test_a_mariadb_reader_without_process_is_told_which_grant_it_lacks(
     with mariadb.connect() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE OR REPLACE USER weak IDENTIFIED BY 'pw'")
         cursor.execute(f"GRANT SELECT ON {database}.* TO weak")
-    findings = list(examine(configured(tmp_path, mariadb.url(database, "weak", "pw"))))
+    findings = examine(configured(tmp_path, mariadb.url(database, "weak", "pw")))
     assert any(finding.level is Level.FAIL and "GRANT PROCESS" in finding.remedy for finding in findings)

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator, Sequence
 
 from strandline.core.errors import StrandlineError
 from strandline.doctor.finding import Finding, Level, fail, ok
+from strandline.doctor.positions import check_positions
 from strandline.doctor.setup import check_setup
 from strandline.doctor.source import check_source
 from strandline.doctor.state import check_state
 from strandline.doctor.target import check_target
 from strandline.project import Project
+from strandline.sources.inspection import Skew
 
 __all__ = ["Finding", "Level", "examine"]
 
@@ -33,11 +35,13 @@ def examine(load: Callable[[], Project], pipelines: Sequence[str] = ()) -> Itera
         yield from check_setup(sorted(ends | {project.config.state.scheme}))
         tables = sum(len(spec.tables) for spec in chosen)
         yield ok("config", f"{project.config.path}: {_many(len(chosen), 'pipeline')}, {_many(tables, 'table')}")
+        clocks: dict[str, Skew] = {}
         for spec in chosen:
             with project.opened(spec.name) as opened:
-                resolved = yield from check_source(opened)
+                resolved = yield from check_source(opened, clocks)
                 yield from check_target(project, opened, resolved)
-        yield from check_state(project)
+                yield from check_positions(project, opened, resolved)
+        yield from check_state(project, clocks)
 
 
 def _many(number: int, thing: str) -> str:

@@ -8,21 +8,36 @@ from typing import Any
 
 from strandline.core.errors import StrandlineError
 
+_AREAS = {
+    "setup": "docs/doctor.md#setup",
+    "config": "docs/doctor.md#config",
+    "source": "docs/doctor.md#source",
+    "target": "docs/doctor.md#target",
+    "state": "docs/doctor.md#state",
+}
+
 
 class Level(StrEnum):
     OK = "ok"
+    NOTE = "note"  # worth knowing, and nothing to mend: a limit of the source, or something not looked at
     WARN = "warn"
     FAIL = "fail"
 
 
 @dataclass(frozen=True)
 class Finding:
+    """What is not well says what to do and where to read on; without a page of its own, the area's."""
+
     level: Level
     area: str  # "setup", "config", "source", "target" or "state"
     text: str
     remedy: str = ""
     docs: str = ""
     pipeline: str = ""
+
+    def __post_init__(self) -> None:
+        if self.level in (Level.WARN, Level.FAIL) and not self.docs:
+            object.__setattr__(self, "docs", _AREAS[self.area])
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -37,6 +52,10 @@ class Finding:
 
 def ok(area: str, text: str, pipeline: str = "") -> Finding:
     return Finding(Level.OK, area, text, pipeline=pipeline)
+
+
+def note(area: str, text: str, *, docs: str = "", pipeline: str = "") -> Finding:
+    return Finding(Level.NOTE, area, text, docs=docs, pipeline=pipeline)
 
 
 def warn(area: str, text: str, remedy: str = "", *, docs: str = "", pipeline: str = "") -> Finding:

@@ -3,41 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass
 
-from strandline.core.errors import StrandlineError
-from strandline.core.table import Mode, Table, TableInfo
-from strandline.core.watermark import Cursor, Kind
-from strandline.doctor.finding import Finding, Level, fail, ok, warn
+from strandline.core.errors import SourceError, StrandlineError
+from strandline.core.table import Table, TableInfo
+from strandline.core.watermark import Kind
+from strandline.doctor.cursor import Subject, check_cursor
+from strandline.doctor.filters import check_filter
+from strandline.doctor.finding import Finding, Level, fail, note, ok, warn
 from strandline.pipeline import Pipeline
 from strandline.sources import inspection
 from strandline.sources.database import DatabaseSource
-from strandline.sources.zones import age
+from strandline.sources.inspection import Catalog, Skew
 
 _AREA = "source"
-_SKEW_SECONDS = 5.0
-_CURSORS = "docs/cursors.md"
+SKEW_SECONDS = 5.0
+_HIDDEN = {
+    "rows": "docs/doctor.md#privileges",
+    "changes": "docs/doctor.md#updates",
+    "stamps": "docs/doctor.md#clocks",
+}
 
 
-@dataclass(frozen=True)
-class _Subject:
-    """One table under examination."""
-
-    source: DatabaseSource
-    table: Table
-    info: TableInfo
-    cursor: Cursor
-
-    def text(self, said: str) -> str:
-        return f"{self.table.name}.{self.cursor.column} {said}"
-
-
-def check_source(opened: Pipeline) -> Generator[Finding, None, list[Table]]:
-    """Returns the tables that could be resolved."""
+def check_source(opened: Pipeline, clocks: dict[str, Skew]) -> Generator[Finding, None, list[Table]]:
+    """Returns the tables that could be resolved, and adds the database's clock to `clocks`, by pipeline."""
     name = opened.spec.name
     try:
         source = opened.source
-        yield from _connection(opened, source)
+        yield from _connection(opened, source, clocks)
         resolved = opened.tables()
     except StrandlineError as error:
         yield fail(_AREA, error, name)
@@ -52,28 +44,35 @@ def check_source(opened: Pipeline) -> Generator[Finding, None, list[Table]]:
     return tables
 
 
-def _connection(opened: Pipeline, source: object) -> Iterator[Finding]:
+def _connection(opened: Pipeline, source: object, clocks: dict[str, Skew]) -> Iterator[Finding]:
     endpoint, name = opened.spec.source, opened.spec.name
     if not isinstance(source, DatabaseSource):
         yield ok(_AREA, f"{endpoint}", name)
         return
-    product = inspection.catalog_of(source).product()
-    skew = inspection.skew(source)
-    yield ok(_AREA, f"{endpoint} ({product}), clock {_clock(skew)}", name)
-    if abs(skew.seconds) > _SKEW_SECONDS + skew.within:
-        text = f"{endpoint.host}: the database's clock is {_clock(skew)}"
+    catalog = inspection.catalog_of(source)
+    product = catalog.product()
+    clocks[name] = skew = inspection.skew(source)
+    yield ok(_AREA, f"{endpoint} ({product}), clock {told(skew)}", name)
+    if apart(skew):
+        text = f"{endpoint.host}: the database's clock is {told(skew)}"
         remedy = (
             "Windows follow the database's clock alone, so no row is lost; lag and schedules look wrong. Check NTP."
         )
-        yield warn(_AREA, text, remedy, pipeline=name)
+        yield warn(_AREA, text, remedy, docs="docs/doctor.md#clocks", pipeline=name)
+    if unseen := catalog.sight():
+        yield note(_AREA, unseen, docs="docs/doctor.md#privileges", pipeline=name)
 
 
-def _clock(skew: inspection.Skew) -> str:
+def apart(skew: Skew) -> bool:
+    return abs(skew.seconds) > SKEW_SECONDS + skew.within
+
+
+def told(skew: Skew, other: str = "ours") -> str:
     if abs(skew.seconds) <= skew.within:
-        return "equal to ours"
+        return f"equal to {other}"
     amount = abs(skew.seconds)
     said = f"{amount * 1000:.0f} ms" if amount < 1 else f"{amount:.1f} s"
-    return f"{said} {'ahead of' if skew.seconds > 0 else 'behind'} ours"
+    return f"{said} {'ahead of' if skew.seconds > 0 else 'behind'} {other}"
 
 
 def _horizons(opened: Pipeline, tables: Sequence[Table]) -> Iterator[Finding]:
@@ -89,109 +88,64 @@ def _horizons(opened: Pipeline, tables: Sequence[Table]) -> Iterator[Finding]:
         if isinstance(horizon, StrandlineError):
             yield fail(_AREA, horizon.at(table.where_text), name)
         elif not horizon.proven and table.lookback is None:
-            yield warn(_AREA, f"{table.name}: {horizon.note or 'no barrier'}", "Add lookback: 10m", pipeline=name)
+            text = f"{table.name}: {horizon.note or 'no barrier'}"
+            yield warn(_AREA, text, "Add lookback: 10m", docs="docs/doctor.md#barrier", pipeline=name)
     held = {
         str(found.held_by) for found in horizons.values() if not isinstance(found, StrandlineError) and found.held_by
     }
     for holder in sorted(held):
-        yield warn(_AREA, f"the barrier is held by {holder}", "Tables wait until it has ended.", pipeline=name)
+        text, remedy = f"the barrier is held by {holder}", "Tables wait until it has ended."
+        yield warn(_AREA, text, remedy, docs="docs/doctor.md#barrier", pipeline=name)
     if horizons and not held and all(not isinstance(found, StrandlineError) for found in horizons.values()):
         yield ok(_AREA, "the barrier sees what is in flight", name)
 
 
 def _tables(pipeline: str, source: DatabaseSource, tables: Sequence[Table]) -> Iterator[Finding]:
+    catalog = inspection.catalog_of(source)
     plain = [table for table in tables if table.query is None]
     found = source.tables([table.source for table in plain], {})
     for table in tables:
         info = found.get(table.source)
         info = info if isinstance(info, TableInfo) else TableInfo(table.name, table.columns, kind="query")
         try:
-            findings = list(_table(source, table, info))
+            findings = list(_table(source, catalog, table, info))
         except StrandlineError as error:
             yield fail(_AREA, error.at(table.where_text), pipeline)
             continue
-        worst = [finding for finding in findings if finding.level is not Level.OK]
-        for finding in worst or findings:
-            yield Finding(finding.level, _AREA, finding.text, finding.remedy, finding.docs, pipeline)
+        troubled = any(finding.level in (Level.WARN, Level.FAIL) for finding in findings)
+        for finding in findings:
+            if not (troubled and finding.level is Level.OK):
+                yield Finding(finding.level, _AREA, finding.text, finding.remedy, finding.docs, pipeline)
 
 
-def _table(source: DatabaseSource, table: Table, info: TableInfo) -> Iterator[Finding]:
+def _table(source: DatabaseSource, catalog: Catalog, table: Table, info: TableInfo) -> Iterator[Finding]:
     yield ok(_AREA, f"{table.name}: {_summary(table)}")
+    try:
+        inspection.readable(source, table)
+    except SourceError as error:
+        if info.kind != "query":
+            error.remedy = catalog.select_remedy(info)
+        error.docs = error.docs or "docs/doctor.md#privileges"
+        raise
     for named, message in source.warnings:
         if named == table.name:
             text, _, remedy = message.partition("\n")
-            yield warn(_AREA, f"{table.name}: {text}", remedy, docs=_CURSORS)
-    if table.cursor is None:
-        return
-    subject = _Subject(source, table, info, table.cursor)
-    yield from _stamps(subject)
-    if not inspection.quick(info, table.cursor.column):
-        return
-    yield from _nulls(subject)
-    yield from _precision(subject)
-    if table.cursor.kind is not Kind.INTEGER:
-        yield from _newest(subject)
+            remedy = remedy or "If it is unique, let the database keep it so by a UNIQUE constraint."
+            yield warn(_AREA, f"{table.name}: {text}", remedy, docs="docs/doctor.md#index-and-key")
+    if info.kind != "query":
+        for hidden in catalog.hidden(info):
+            yield warn(_AREA, f"{table.name}: {hidden.text}", hidden.remedy, docs=_HIDDEN[hidden.kind])
+    if table.cursor is not None:
+        subject = Subject(source, catalog, table, info, table.cursor)
+        yield from check_cursor(subject)
+        yield from check_filter(subject)
 
 
 def _summary(table: Table) -> str:
     if table.cursor is None:
         return "replaced whole every time"
-    zone = f", read as {table.cursor.zone}" if table.cursor.zone else ""
-    return f"cursor {table.cursor.column} ({table.cursor.kind}{zone}), key {', '.join(table.key) or 'none'}"
-
-
-def _stamps(subject: _Subject) -> Iterator[Finding]:
-    """An update that does not move the cursor is seen by no barrier and no window."""
-    if subject.cursor.kind is Kind.INTEGER or subject.info.kind != "table" or subject.table.mode is not Mode.MERGE:
-        return
-    catalog = inspection.catalog_of(subject.source)
-    if not catalog.stamp(subject.info, subject.cursor.column).updated:
-        yield warn(
-            _AREA,
-            subject.text("is moved by nothing in the database when a row changes: the application must set it"),
-            catalog.stamp_remedy(subject.info, subject.cursor.column),
-            docs=f"{_CURSORS}#on-update",
-        )
-
-
-def _nulls(subject: _Subject) -> Iterator[Finding]:
-    if not subject.cursor.nullable:
-        return
-    rows = inspection.rows_without(subject.source, subject.table, subject.cursor.column)
-    if rows and subject.table.nulls != "include":
-        yield Finding(
-            Level.FAIL,
-            _AREA,
-            subject.text(f"is NULL in {rows:,} rows, which are in no window"),
-            "Fill it and make it NOT NULL, or read those rows with every sync: nulls: include",
-            f"{_CURSORS}#nulls",
-        )
-    elif not rows:
-        yield warn(_AREA, subject.text("may be NULL; no row is now"), "Make it NOT NULL.", docs=f"{_CURSORS}#nulls")
-
-
-def _precision(subject: _Subject) -> Iterator[Finding]:
-    if subject.cursor.kind is Kind.TIMESTAMP and subject.cursor.precision == 0:
-        yield warn(
-            _AREA,
-            subject.text("keeps whole seconds: windows end up to a second earlier"),
-            "Nothing is lost. A column with microseconds shortens the lag.",
-            docs=f"{_CURSORS}#precision",
-        )
-
-
-def _newest(subject: _Subject) -> Iterator[Finding]:
-    """Rows from the future: a wrong zone, or clocks that are not the database's."""
-    source, table, cursor = subject.source, subject.table, subject.cursor
-    now = source.server().now
-    here = inspection.here(cursor.kind, cursor.zone, now)
-    value = inspection.newest(source, table)
-    if value is None or value <= here:
-        return
-    rows = inspection.rows_after(source, table, here)
-    zone = cursor.zone or "UTC"
-    remedy = "Rows from the future come when their time has come. Check who stamps them."
-    if cursor.zone:
-        remedy = f"If rows are stamped in another zone than {zone}, say so: zone: …"
-    text = f"lies in the future in {rows:,} rows: the newest is {age(value.text, zone, now)} read as {zone}"
-    yield warn(_AREA, subject.text(text), remedy, docs=f"{_CURSORS}#future")
+    cursor = table.cursor
+    zone = f", read as {cursor.zone}" if cursor.zone else ""
+    digits = f", {cursor.precision} digits" if cursor.kind is Kind.TIMESTAMP else ""
+    deletes = f"deletes by {table.deleted}" if table.deleted else "deletes are not seen"
+    return f"cursor {cursor.column} ({cursor.kind}{digits}{zone}), key {', '.join(table.key) or 'none'}, {deletes}"
