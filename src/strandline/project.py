@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.config import Config, PipelineSpec, load_config
+from strandline.core.backfill import plan_backfill
 from strandline.core.books import Books, Caller, Key, TableRun, new_id
 from strandline.core.errors import ConfigError, ConflictError, RunFailedError, StateError
 from strandline.core.events import Event, Held, Listener, RunFinished, RunStarted, Skipped, Warned
 from strandline.core.plan import Ask, Planned, make_plan
-from strandline.core.position import Position, Reason, Status
+from strandline.core.position import Position, Status
 from strandline.core.protocols import Record, Spark
 from strandline.core.retry import retried
 from strandline.core.run import Hop, Outcome
@@ -88,17 +89,19 @@ class Project:
     ) -> PipelinePlan:
         """What a sync would move now, without moving it. Starts no JVM and stores nothing."""
         with self.opened(pipeline) as opened:
-            planned = make_plan(opened.source, self._asks(opened, tables, full), limit=limit)
-            warnings = tuple(opened.source.warnings)
+            asks = self._asks(opened, tables, full)
+            return self._shown(opened, make_plan(opened.source, asks, limit=limit, now=self.books.now()))
+
+    def _shown(self, opened: Pipeline, planned: Sequence[Planned]) -> PipelinePlan:
         spec = opened.spec
         return PipelinePlan(
-            pipeline,
+            spec.name,
             str(spec.source),
             ", ".join(str(target) for target in spec.targets.values()),
             spec.guard.total_seconds(),
             tuple(part.plan for part in planned),
             tuple(part.error for part in planned if part.error),
-            warnings,
+            tuple(opened.source.warnings),
         )
 
     def sync(
@@ -117,13 +120,77 @@ class Project:
 
         `spark`: a session the caller owns; without it a local one is made when the first rows must move.
         """
+
+        def planning(opened: Pipeline, run_id: str) -> list[Planned]:
+            asks = self._asks(opened, tables, full)
+            return make_plan(opened.source, asks, run_id=run_id, limit=limit, now=self.books.now())
+
+        # A reload that cannot start leaves the position as it is.
+        return self._run(
+            pipeline,
+            planning,
+            spark=spark,
+            listener=listener,
+            caller=caller or Caller.here("api"),
+            resting=not full,
+            raise_on_failure=raise_on_failure,
+        )
+
+    def backfill(
+        self,
+        pipeline: str,
+        table: str,
+        *,
+        start: str | None = None,
+        end: str | None = None,
+        spark: SparkSession | None = None,
+        listener: Listener = _nobody,
+        caller: Caller | None = None,
+        raise_on_failure: bool = False,
+    ) -> RunResult:
+        """Read `[start, end)` of one table's cursor again and merge it: the watermark stays, newer rows win.
+
+        Without `start` from the beginning, without `end` up to the watermark. Raises what speaks against it.
+        """
+
+        def planning(opened: Pipeline, run_id: str) -> list[Planned]:
+            (ask,) = self._asks(opened, [table], full=False)
+            return [plan_backfill(opened.source, ask, start, end, run_id=run_id)]
+
+        return self._run(
+            pipeline,
+            planning,
+            spark=spark,
+            listener=listener,
+            caller=caller or Caller.here("api"),
+            resting=False,
+            raise_on_failure=raise_on_failure,
+        )
+
+    def plan_backfill(
+        self, pipeline: str, table: str, *, start: str | None = None, end: str | None = None
+    ) -> PipelinePlan:
+        """What a backfill would read, without reading it."""
+        with self.opened(pipeline) as opened:
+            (ask,) = self._asks(opened, [table], full=False)
+            return self._shown(opened, [plan_backfill(opened.source, ask, start, end)])
+
+    def _run(
+        self,
+        pipeline: str,
+        planning: Callable[[Pipeline, str], list[Planned]],
+        *,
+        spark: SparkSession | None,
+        listener: Listener,
+        caller: Caller,
+        resting: bool,
+        raise_on_failure: bool,
+    ) -> RunResult:
+        """Plan, carry out, tidy up, sum up. `resting`: tables without work are written down as such."""
         books, started = self.books, time.monotonic()
         run_id = new_id(books.state.now())
         with self.opened(pipeline, spark) as opened:
-            planned = retried(
-                lambda: make_plan(opened.source, self._asks(opened, tables, full), run_id=run_id, limit=limit),
-                lambda _, wait: time.sleep(wait),
-            )
+            planned = retried(lambda: planning(opened, run_id), lambda _, wait: time.sleep(wait))
             hop = Hop(
                 run_id,
                 pipeline,
@@ -136,9 +203,9 @@ class Project:
             )
             listener(RunStarted(run_id, pipeline, len(planned)))
             self._warn(hop, opened.source.warnings)
-            if not full:  # a reload that cannot start leaves the position as it is
+            if resting:
                 self._write_idle(planned)
-            outcomes = self._carry_out(hop, planned, caller or Caller.here("api"))
+            outcomes = self._carry_out(hop, planned, caller)
             self._warn(hop, opened.sink.warnings)
             if opened.spec.maintain is not None:
                 moved = {outcome.table for outcome in outcomes if outcome.batches and not outcome.error}
@@ -162,11 +229,11 @@ class Project:
             run = hop.books.run_started(hop.run_id, hop.pipeline, caller, len(planned))
             hop.books.close_abandoned(part.position.run_id for part in work)
             self._record_stopped(hop, outcomes)
-            outcomes |= self._run(hop, run, work)
+            outcomes |= self._hop(hop, run, work)
             hop.books.prune(self.config.keep)
         return tuple(outcomes[part.table.name] for part in planned)
 
-    def _run(self, hop: Hop, run: Record, work: Sequence[Planned]) -> dict[str, Outcome]:
+    def _hop(self, hop: Hop, run: Record, work: Sequence[Planned]) -> dict[str, Outcome]:
         try:
             done = {outcome.table: outcome for outcome in hop.run(work, hop.books.leases(hop.pipeline))}
         except KeyboardInterrupt:
@@ -190,18 +257,12 @@ class Project:
 
     def _write_idle(self, planned: Sequence[Planned]) -> None:
         """Positions of tables without work, in one write: idle ones move up to a proven horizon, errors are kept."""
-        moved = []
-        for part in planned:
-            if isinstance(part.error, StateError):
-                continue  # what is stored cannot be read, and is not written over
-            if part.error and part.plan.reason is Reason.STOPPED:
-                after = part.position.failed(self.config.redactor.redact(str(part.error)))
-            elif part.plan.reason is Reason.NOTHING_NEW:
-                after = part.position.skipped(part.plan, part.measures)
-            else:
-                continue
-            if after != part.position:
-                moved.append(after)
+        rested = [(part.position, part.resting()) for part in planned if not part.plan.work]
+        moved = [
+            replace(after, error=self.config.redactor.redact(after.error))
+            for before, after in rested
+            if after != before
+        ]
         if moved:
             try:
                 self.books.write(moved)
@@ -261,7 +322,7 @@ class Project:
         """Before a full reload: no watermark, and a batch number above whatever the target holds."""
         receipt = opened.sink.applied(table)
         batch = receipt.batch if receipt else None
-        epoch = max(position.epoch, batch.epoch if batch else 0)
+        epoch = max(position.epoch, batch.epoch if batch else 0, receipt.epoch if receipt else 0)
         return replace(replace(position, epoch=epoch, batch=batch).moved(None), batch=batch)
 
     def _spark(self, name: str, given: SparkSession | None) -> Spark:

@@ -149,18 +149,6 @@ def test_an_empty_integer_table_has_nothing_to_read(world: World) -> None:
     assert plan(world).window == Window(None, Watermark(Kind.INTEGER, "2"))
 
 
-def test_a_source_behind_the_watermark_holds_it_and_says_so(world: World) -> None:
-    world.write(1)
-    world.poll()
-    watermark = world.position().watermark
-    world.clock.advance(-3600)
-    behind = plan(world)
-    assert (behind.reason, behind.window) == (Reason.NOTHING_NEW, None)
-    assert "behind the watermark" in behind.note
-    world.poll()
-    assert world.position().watermark == watermark
-
-
 def test_an_open_transaction_holds_the_table_and_is_named(world: World) -> None:
     world.source.begin()
     world.clock.advance(600)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 from strandline import __version__
+from strandline.cli.backfill import backfill
 from strandline.cli.invocation import Invocation
 from strandline.cli.plan import plan
 from strandline.cli.runs import runs
@@ -49,7 +50,7 @@ def app(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for _command in (init, doctor, demo, plan, sync, retry, status, watermark, runs):
+for _command in (init, doctor, demo, plan, sync, backfill, retry, status, watermark, runs):
     app.add_command(_command)
 
 

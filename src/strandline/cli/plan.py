@@ -12,6 +12,7 @@ from strandline.cli.invocation import Invocation, common, pipeline_option, table
 
 if TYPE_CHECKING:
     from strandline.project import Project
+    from strandline.result import PipelinePlan
 
 WORK_PENDING = 3
 
@@ -48,7 +49,6 @@ def show(
     detailed: bool = False,
 ) -> int:
     """Plan and print; one pipeline's error leaves the others alone. Returns the exit code."""
-    from strandline.cli import render
     from strandline.core.errors import StrandlineError
 
     documents, codes = [], []
@@ -65,11 +65,18 @@ def show(
             continue
         documents.append(made.to_json())
         codes += [1] if made.errors else [WORK_PENDING] if made.work and detailed else []
-        if not invocation.json:
-            again = invocation.command("sync", "-p", name, *(word for table in tables for word in ("-t", table)))
-            invocation.say("\n".join(render.plan(made, datetime.now(UTC), run=again, room=invocation.room())) + "\n")
-        for stopped in made.errors:
-            invocation.tell_error(stopped)
+        again = invocation.command("sync", "-p", name, *(word for table in tables for word in ("-t", table)))
+        say_plan(invocation, made, again)
     if invocation.json:
         invocation.say_json({"pipelines": documents})
     return 1 if 1 in codes else max(codes, default=0)
+
+
+def say_plan(invocation: Invocation, made: PipelinePlan, run: str) -> None:
+    """`run`: the command that carries it out."""
+    from strandline.cli import render
+
+    if not invocation.json:
+        invocation.say("\n".join(render.plan(made, datetime.now(UTC), run=run, room=invocation.room())) + "\n")
+    for stopped in made.errors:
+        invocation.tell_error(stopped)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from strandline.cli.invocation import Invocation, common, pipeline_option, table
 
 if TYPE_CHECKING:
     from strandline.core.books import Caller
+    from strandline.core.events import Listener
     from strandline.core.position import Position
     from strandline.core.protocols import Record
     from strandline.project import Project
@@ -96,23 +97,33 @@ class _Syncing:
 
     def _one(self, project: Project, name: str, tables: tuple[str, ...]) -> RunResult:
         from strandline.cli import render
-        from strandline.cli.interrupt import finishing_slices
-        from strandline.cli.progress import listening
 
-        invocation = self.invocation
-        with finishing_slices(), listening(invocation) as listener:
-            result = project.sync(
+        def sync(listener: Listener) -> RunResult:
+            return project.sync(
                 name, tables=tables, limit=self.limit, full=self.full, listener=listener, caller=self.caller
             )
-        if not invocation.json:
-            invocation.say("\n".join(render.result(result, datetime.now(UTC), room=invocation.room())))
+
+        result = watched(self.invocation, sync)
         if self.limit is not None:
             for note in render.limit_notes(result, self.limit):
-                invocation.tell(f"note: {note}")
-        for outcome in result.tables:
-            if outcome.error:
-                invocation.tell_error(outcome.error)
+                self.invocation.tell(f"note: {note}")
         return result
+
+
+def watched(invocation: Invocation, run: Callable[[Listener], RunResult]) -> RunResult:
+    """Carry out a run with its progress shown, then its result and its errors."""
+    from strandline.cli import render
+    from strandline.cli.interrupt import finishing_slices
+    from strandline.cli.progress import listening
+
+    with finishing_slices(), listening(invocation) as listener:
+        result = run(listener)
+    if not invocation.json:
+        invocation.say("\n".join(render.result(result, datetime.now(UTC), room=invocation.room())))
+    for outcome in result.tables:
+        if outcome.error:
+            invocation.tell_error(outcome.error)
+    return result
 
 
 def _not_started(pipeline: str, error: str) -> dict[str, Any]:

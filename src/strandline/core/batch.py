@@ -100,6 +100,7 @@ class Receipt:
 
     batch: Batch
     applied: Applied
+    epoch: int = 0  # batches of an earlier epoch are shut out
     exact: bool = True  # False: the target remembers epoch and number only; the batch's other fields say nothing
 
     def agrees(self, batch: Batch) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 from strandline.core.batch import Applied, Batch
 from strandline.core.errors import StateError, WindowError
-from strandline.core.position import Holder, Position, Reason, Status, TablePlan
+from strandline.core.position import Gap, Holder, Overlap, Position, Reason, Stall, Status, TablePlan
 from strandline.core.protocols import Record
 from strandline.core.records import COUNTS
 from strandline.core.watermark import Kind, Watermark
@@ -29,6 +29,7 @@ def position_record(position: Position) -> Record:
         "error": position.error,
         "run_id": position.run_id,
         "observed": position.observed,
+        "marks": json.dumps(_marks_json(position), sort_keys=True),
         "batch": position.batch.to_json() if position.batch else None,
         "intent": position.intent.to_json() if position.intent else None,
         "plan": json.dumps(plan_json(position.plan)) if position.plan else None,
@@ -65,6 +66,7 @@ def record_position(record: Record) -> Position:
             measures=dict(json.loads(fields["measures"])),
             schema=fields["schema_text"],
             observed=fields["observed"],
+            **_json_marks(json.loads(fields["marks"] or "{}")),
             error=fields["error"],
             run_id=fields["run_id"],
             updated_at=fields["updated_at"],
@@ -92,6 +94,7 @@ def plan_json(plan: TablePlan) -> Json:
         "first": plan.first,
         "replace": plan.replace,
         "observed": plan.observed,
+        **_marks_json(plan),
         "proven": plan.proven,
         "note": plan.note,
         "held_by": asdict(plan.held_by) if plan.held_by else None,
@@ -113,10 +116,36 @@ def json_plan(raw: Json) -> TablePlan:
         first=raw["first"],
         replace=raw["replace"],
         observed=raw["observed"],
+        **_json_marks(raw),
         proven=raw["proven"],
         note=raw["note"],
         held_by=Holder(**raw["held_by"]) if raw["held_by"] else None,
     )
+
+
+def _marks_json(of: Position | TablePlan) -> Json:
+    """What a position and a plan say alike of the range that is looked at again."""
+    stall, gap, overlap = of.stall, of.gap, of.overlap
+    low = gap.low if gap else None
+    return {
+        "observed_at": of.observed_at,
+        "stall": [stall.since, asdict(stall.holder)] if stall else None,
+        "gap": [low.kind.value if low else None, _text(low), gap.why] if gap else None,
+        "overlap": [overlap.window.high.kind.value, _window_json(overlap.window), overlap.fingerprint]
+        if overlap
+        else None,
+    }
+
+
+def _json_marks(raw: Json) -> Json:
+    """A store of schema version 1 knew none of them."""
+    stall, gap, overlap = raw.get("stall"), raw.get("gap"), raw.get("overlap")
+    return {
+        "observed_at": raw.get("observed_at", ""),
+        "stall": Stall(stall[0], Holder(**stall[1])) if stall else None,
+        "gap": Gap(_watermark(Kind(gap[0]) if gap[0] else None, gap[1]), gap[2]) if gap else None,
+        "overlap": Overlap(_json_window(Kind(overlap[0]), overlap[1]), overlap[2]) if overlap else None,
+    }
 
 
 def _slice_json(part: Slice) -> Json:

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from strandline.core.codec import resumed
-from strandline.core.errors import ChangedError, SourceError, StrandlineError, WindowError
-from strandline.core.position import Horizon, Position, Reason, TablePlan
+from strandline.core.errors import ChangedError, SourceError, StateError, StrandlineError, WindowError
+from strandline.core.position import Gap, Holder, Horizon, Overlap, Position, Reason, Stall, TablePlan
 from strandline.core.protocols import Source
+from strandline.core.stall import past_stall, refuse_gap, went_back
 from strandline.core.table import Mode, Table
-from strandline.core.watermark import Watermark
+from strandline.core.watermark import Kind, Watermark
 from strandline.core.window import Slice, Window
 
 
@@ -26,6 +27,17 @@ class Planned:
     plan: TablePlan
     measures: Mapping[str, str]
     error: StrandlineError | None = None
+
+    def resting(self) -> Position:
+        """The position as a table without work leaves it."""
+        match self.plan.reason:
+            case Reason.NOTHING_NEW:
+                return self.position.skipped(self.plan, self.measures)
+            case Reason.HELD:
+                return self.position.held(self.plan)
+            case Reason.STOPPED if not isinstance(self.error, StateError):  # what cannot be read is not written over
+                return self.position.failed(str(self.error))
+        return self.position
 
 
 @dataclass(frozen=True)
@@ -45,8 +57,13 @@ class Ask:
     error: StrandlineError | None = None
 
 
-def make_plan(source: Source, asks: Sequence[Ask], *, run_id: str = "", limit: int | None = None) -> list[Planned]:
-    """One plan per table, in the given order. One table's trouble is its own: the others are planned all the same."""
+def make_plan(
+    source: Source, asks: Sequence[Ask], *, run_id: str = "", limit: int | None = None, now: str = ""
+) -> list[Planned]:
+    """One plan per table, in the given order. One table's trouble is its own: the others are planned all the same.
+
+    `now`: the state store's clock; a source's clock that went back is measured by it.
+    """
     done: dict[str, Planned] = {}
     fresh: list[Ask] = []
     for ask in asks:
@@ -55,7 +72,7 @@ def make_plan(source: Source, asks: Sequence[Ask], *, run_id: str = "", limit: i
             fresh.append(ask)
         else:
             done[ask.table.name] = standing
-    for planned in _plan_fresh(source, fresh, run_id, limit):
+    for planned in _plan_fresh(source, fresh, run_id, limit, now):
         done[planned.table.name] = planned
     return [done[ask.table.name] for ask in asks]
 
@@ -80,35 +97,82 @@ def _standing(ask: Ask) -> Planned | None:
     return None
 
 
-def _plan_fresh(source: Source, asks: Sequence[Ask], run_id: str, limit: int | None) -> list[Planned]:
+@dataclass(frozen=True)
+class _Open:
+    """A table with a window to read, and where reading starts (lookback, a gap) if that is below the window."""
+
+    ask: Ask
+    horizon: Horizon
+    window: Window
+    start: Watermark | None
+    stall: Stall | None
+    gap: Gap | None  # what stays open afterwards
+
+    @property
+    def read(self) -> Window:
+        return self.window if self.start is None else Window(self.start, self.window.high)
+
+    def unchanged(self) -> _Open:
+        """The range to be looked at again holds what it held: nothing of it need be read."""
+        mark = self.ask.position.watermark
+        return replace(self, start=None, window=self.window if mark is None else Window(mark, self.window.high))
+
+
+def _plan_fresh(source: Source, asks: Sequence[Ask], run_id: str, limit: int | None, now: str) -> list[Planned]:
     horizons = source.horizons([ask.table for ask in asks]) if asks else {}
     plans: dict[str, Planned] = {}
-    open_windows: dict[str, tuple[Ask, Horizon, Window]] = {}
+    opened: dict[str, _Open] = {}
     for ask in asks:
-        horizon = horizons[ask.table.name]
+        found = horizons[ask.table.name]
         try:
-            if isinstance(horizon, StrandlineError):
-                raise horizon
-            window = next_window(ask, horizon)
-            _check_rereading(ask.table, horizon)
+            if isinstance(found, StrandlineError):
+                raise found
+            opening = _opening(ask, found, now)
         except StrandlineError as error:
-            plans[ask.table.name] = _stopped(ask, error)
+            held_by = None if isinstance(found, StrandlineError) else found.held_by
+            plans[ask.table.name] = _stopped(ask, error, held_by)
             continue
-        if window is None:
-            reason = Reason.HELD if horizon.held_by else Reason.NOTHING_NEW
-            plans[ask.table.name] = _planned(ask, reason, horizon=horizon, note=_behind(ask, horizon))
+        if isinstance(opening, Planned):
+            plans[ask.table.name] = opening
         else:
-            open_windows[ask.table.name] = (ask, horizon, window)
-    pending = _pending(source, open_windows)
-    for name, (ask, horizon, window) in open_windows.items():
+            opened[ask.table.name] = opening
+    opened = _without_unchanged(source, opened)
+    opened, stopped = _without_gaps(source, opened)
+    plans |= stopped
+    pending = _pending(source, opened)
+    for name, opening in opened.items():
         waiting = pending[name]
         try:
             if isinstance(waiting, StrandlineError):
                 raise waiting
-            plans[name] = _with_work(source, ask, horizon, window, waiting, run_id, limit)
+            plans[name] = _with_work(source, opening, waiting, run_id, limit, now)
         except StrandlineError as error:
-            plans[name] = _stopped(ask, error)
+            plans[name] = _stopped(opening.ask, error)
     return list(plans.values())
+
+
+def _opening(ask: Ask, found: Horizon, now: str) -> _Open | Planned:
+    """The window to look into; or a plan without work, where nothing can be read now."""
+    table, position = ask.table, ask.position
+    back = None if ask.full else went_back(table, position, found, now)
+    if back is not None:
+        held = table.cursor is not None and table.cursor.kind is not Kind.INTEGER
+        reason = Reason.HELD if held else Reason.NOTHING_NEW
+        return _planned(ask, reason, horizon=replace(found, observed=position.observed), note=back.why, gap=back)
+    horizon, stall, gap = past_stall(table, position, found)
+    window = next_window(ask, horizon)
+    _check_rereading(table, horizon, gap)
+    if window is None:
+        reason = Reason.HELD if horizon.held_by else Reason.NOTHING_NEW
+        note, gap = _behind(ask, horizon), position.gap
+        return _planned(ask, reason, horizon=horizon, note=note, stall=stall, gap=gap, now=now)
+    start, again = None, position.gap
+    if table.lookback is not None and window.low is not None and not ask.full:
+        start = window.low.minus(table.lookback)
+    if again is not None and not ask.full and table.mode is not Mode.SNAPSHOT:
+        lowest = None if again.low is None or window.low is None else min(start or window.low, again.low)
+        window, start = Window(lowest, window.high), None
+    return _Open(ask, horizon, window, start, stall, gap)
 
 
 def next_window(ask: Ask, horizon: Horizon) -> Window | None:
@@ -137,44 +201,78 @@ def _behind(ask: Ask, horizon: Horizon) -> str:
     return f"the source is behind the watermark {ask.position.watermark}: it can be read up to {horizon.high} only"
 
 
-def read_window(table: Table, window: Window) -> Window:
-    """The window with its lookback: what is really read."""
-    if table.lookback is None or window.low is None:
-        return window
-    return Window(window.low.minus(table.lookback), window.high)
+def _without_unchanged(source: Source, opened: dict[str, _Open]) -> dict[str, _Open]:
+    """A range that holds what it held when it was last read is not read again."""
+    asked = {name: (part.ask.table, window) for name, part in opened.items() if (window := _seen(part))}
+    found = source.fingerprints(asked) if asked else {}
+    same = {name for name, now in found.items() if now == _fingerprint(opened[name].ask.position)}
+    return {name: part.unchanged() if name in same else part for name, part in opened.items()}
 
 
-def _pending(
-    source: Source, windows: Mapping[str, tuple[Ask, Horizon, Window]]
-) -> Mapping[str, int | StrandlineError | None]:
-    asked = {
-        name: (ask.table, read_window(ask.table, window))
-        for name, (ask, _, window) in windows.items()
-        if not window.empty or ask.table.lookback is not None or _may_lack_cursor(ask.table)
+def _fingerprint(position: Position) -> str | None:
+    return position.overlap.fingerprint if position.overlap else None
+
+
+def _seen(part: _Open) -> Window | None:
+    """What was seen last time, if that is all that would be read again. Between its end and the watermark nothing was:
+    there the watermark went on without rows."""
+    seen, mark, low = part.ask.position.overlap, part.ask.position.watermark, part.read.low
+    if seen is None or mark is None or part.ask.full or low == mark:
+        return None
+    covered = seen.window.low is None or (low is not None and seen.window.low <= low)
+    return Window(seen.window.low, mark) if covered else None
+
+
+def _without_gaps(source: Source, opened: dict[str, _Open]) -> tuple[dict[str, _Open], dict[str, Planned]]:
+    """Append mode cannot look at a range again: it goes on if no row stands there, and stops if one does."""
+    gaps = {
+        name: (part.ask.table, Window(gap.low, mark))
+        for name, part in opened.items()
+        if (gap := part.ask.position.gap) and (mark := part.ask.position.watermark)
+        if part.ask.table.mode is Mode.APPEND and not part.ask.full
     }
-    return {**dict.fromkeys(windows, 0), **(source.pending(asked) if asked else {})}
+    kept, stopped = dict(opened), {}
+    for name, rows in (source.pending(gaps) if gaps else {}).items():
+        part = kept.pop(name)
+        gap = part.ask.position.gap
+        if rows == 0 or gap is None:
+            kept[name] = part.unchanged()
+        else:
+            error = rows if isinstance(rows, StrandlineError) else refuse_gap(part.ask.table, gap, rows)
+            stopped[name] = _stopped(part.ask, error)
+    return kept, stopped
+
+
+def _pending(source: Source, opened: Mapping[str, _Open]) -> Mapping[str, int | StrandlineError | None]:
+    asked = {
+        name: (part.ask.table, part.read)
+        for name, part in opened.items()
+        if not part.read.empty or _may_lack_cursor(part.ask.table)
+    }
+    return {**dict.fromkeys(opened, 0), **(source.pending(asked) if asked else {})}
 
 
 def _may_lack_cursor(table: Table) -> bool:
     return table.cursor is not None and table.cursor.nullable
 
 
-def _with_work(
-    source: Source, ask: Ask, horizon: Horizon, window: Window, rows: int | None, run_id: str, limit: int | None
-) -> Planned:
+def _with_work(source: Source, part: _Open, rows: int | None, run_id: str, limit: int | None, now: str) -> Planned:
+    ask, horizon, window = part.ask, part.horizon, part.window
     table, position = ask.table, ask.position
     whole = table.mode is Mode.SNAPSHOT or ask.full
     first = position.batch is None
     if rows == 0 and not whole:
-        return _planned(ask, Reason.NOTHING_NEW, horizon=horizon, window=window)
+        tile = _tile(position, window)
+        held = horizon.held_by is not None and tile.empty
+        reason = Reason.HELD if held else Reason.NOTHING_NEW
+        gap = position.gap if held else part.gap
+        return _planned(ask, reason, horizon=horizon, window=tile, stall=part.stall, gap=gap, now=now)
     if whole:
         slices = _with_nulls(table, (Slice(window),))
     else:
         slices = source.slices(table, window, rows, limit)
         window = Window(window.low, slices[-1].window.high)
-        read_from = read_window(table, window).low
-        start = replace(slices[0], read_from=read_from if table.lookback is not None else None)
-        slices = _with_nulls(table, (start, *slices[1:]))
+        slices = _with_nulls(table, (replace(slices[0], read_from=part.start), *slices[1:]))
     reason = Reason.FIRST_LOAD if first or ask.full else Reason.INCREMENTAL
     plan = TablePlan(
         table.name,
@@ -187,11 +285,34 @@ def _with_work(
         first=first and not table.shared,
         replace=whole,
         observed=horizon.observed,
+        observed_at=now,
         proven=horizon.proven,
         held_by=horizon.held_by,
+        stall=part.stall,
+        gap=part.gap,
+        overlap=None if whole else _overlap(source, part, window.high),
         note=horizon.note,
     )
     return Planned(table, position, plan, ask.measures)
+
+
+def _tile(position: Position, window: Window) -> Window:
+    """An empty window as history shows it: from the watermark, whatever was looked at below it."""
+    return window if position.watermark is None else Window(position.watermark, window.high)
+
+
+def _overlap(source: Source, part: _Open, high: Watermark) -> Overlap | None:
+    """What the range that the next run looks at again holds now, before it is read: whoever writes there later is
+    seen by the next run. None where nothing will be looked at again, or where it cannot be told."""
+    table, gap = part.ask.table, part.gap
+    lows = [high.minus(table.lookback)] if table.lookback is not None else []
+    if gap is not None and gap.low is not None:
+        lows.append(gap.low)
+    if not lows and gap is None:
+        return None
+    window = Window(None if gap is not None and gap.low is None else min(min(lows), high), high)
+    found = source.fingerprints({table.name: (table, window)})[table.name]
+    return None if isinstance(found, StrandlineError) else Overlap(window, found)
 
 
 def _with_nulls(table: Table, slices: tuple[Slice, ...]) -> tuple[Slice, ...]:
@@ -230,17 +351,20 @@ def _unfinished(plan: TablePlan) -> StrandlineError:
     )
 
 
-def _check_rereading(table: Table, horizon: Horizon) -> None:
+def _check_rereading(table: Table, horizon: Horizon, gap: Gap | None) -> None:
     if table.mode is Mode.SNAPSHOT:
         return
     twice = "lookback" if table.lookback is not None else "nulls: include" if table.nulls == "include" else ""
+    twice = "max_stall: {then: skip}" if gap else twice
     if table.mode is Mode.APPEND and twice:
         raise SourceError(
             f"{twice} re-reads rows, and append mode would add them again",
             where=table.where_text,
             remedy=f"Use mode: merge with a key, or drop {twice}.",
         )
-    if not horizon.proven and table.lookback is None:
+    if twice:
+        check_comparable(table, twice)
+    if not horizon.proven and table.lookback is None and gap is None:
         raise SourceError(
             "no barrier stands behind this source, and the table names no lookback",
             where=table.where_text,
@@ -248,9 +372,28 @@ def _check_rereading(table: Table, horizon: Horizon) -> None:
         )
 
 
+def check_comparable(table: Table, why: str) -> None:
+    """SourceError where a row that is read again could overwrite a newer one: the target has no cursor to compare."""
+    if table.cursor is None or all(column.name != table.cursor.column for column in table.columns):
+        raise SourceError(
+            f"{why} reads rows again, and without the cursor column in the target a newer row could be overwritten",
+            where=table.where_text,
+            remedy="Add the cursor column to `columns:`.",
+        )
+
+
 def _planned(
-    ask: Ask, reason: Reason, *, horizon: Horizon | None = None, window: Window | None = None, note: str = ""
+    ask: Ask,
+    reason: Reason,
+    *,
+    horizon: Horizon | None = None,
+    window: Window | None = None,
+    note: str = "",
+    stall: Stall | None = None,
+    gap: Gap | None = None,
+    now: str = "",
 ) -> Planned:
+    position = ask.position
     plan = TablePlan(
         ask.table.name,
         ask.table.stage,
@@ -258,14 +401,19 @@ def _planned(
         (),
         reason,
         estimated_rows=0 if reason is Reason.NOTHING_NEW else None,
-        observed=horizon.observed if horizon else "",
+        observed=horizon.observed if horizon else position.observed,
+        observed_at=now or position.observed_at,
         proven=horizon.proven if horizon else False,
         held_by=horizon.held_by if horizon else None,
+        stall=stall,
+        gap=gap,
+        overlap=position.overlap,
         note=note or (horizon.note if horizon else ""),
     )
-    return Planned(ask.table, ask.position, plan, ask.measures)
+    return Planned(ask.table, position, plan, ask.measures)
 
 
-def _stopped(ask: Ask, error: StrandlineError) -> Planned:
+def _stopped(ask: Ask, error: StrandlineError, held_by: Holder | None = None) -> Planned:
     stopped = _planned(ask, Reason.STOPPED)
-    return replace(stopped, plan=replace(stopped.plan, error=error.message), error=error.at(ask.table.where_text))
+    plan = replace(stopped.plan, error=error.message, held_by=held_by)
+    return replace(stopped, plan=plan, error=error.at(ask.table.where_text))

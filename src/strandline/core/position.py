@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from strandline.core.batch import Applied, Batch
@@ -23,6 +24,7 @@ class Reason(StrEnum):
     FIRST_LOAD = "first load"
     INCREMENTAL = "incremental"
     SNAPSHOT = "snapshot"
+    BACKFILL = "backfill"
     RESUMED = "resumed"
     NOTHING_NEW = "nothing new"
     HELD = "held"
@@ -53,6 +55,39 @@ class Horizon:
     proven: bool = True  # False: no barrier stands behind `high`; lookback makes up for it
     held_by: Holder | None = None
     note: str = ""  # said in `plan`: how the horizon came about where it is not a barrier
+    reach: Watermark | None = None  # where `high` would be if nothing held it
+    next_id: Watermark | None = None  # for integer cursors: what the source will give out next, where it says
+
+
+@dataclass(frozen=True)
+class Stall:
+    """Since when the horizon has been held, by the source's clock, and by whom."""
+
+    since: str
+    holder: Holder
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A range below the watermark where rows may still appear; it is looked at again until that is over."""
+
+    low: Watermark | None
+    why: str
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """What the range that the next run looks at again held when this one was planned."""
+
+    window: Window
+    fingerprint: str
+
+
+def seconds_between(earlier: str, later: str) -> float:
+    """Both as a source or a store stamped them; without an offset they are in UTC."""
+    first, second = (datetime.fromisoformat(text) for text in (earlier, later))
+    first, second = (at if at.tzinfo else at.replace(tzinfo=UTC) for at in (first, second))
+    return (second - first).total_seconds()
 
 
 @dataclass(frozen=True)
@@ -70,8 +105,12 @@ class TablePlan:
     first: bool = False  # the target holds nothing of this table yet
     replace: bool = False  # one batch that replaces the whole target
     observed: str = ""
+    observed_at: str = ""  # the state store's clock at that moment
     proven: bool = True
     held_by: Holder | None = None
+    stall: Stall | None = None
+    gap: Gap | None = None  # what stays open once the plan is done
+    overlap: Overlap | None = None
     note: str = ""
     error: str = ""
 
@@ -102,7 +141,11 @@ class Position:
     batches: int = 0
     measures: dict[str, str] = field(default_factory=dict, hash=False)
     schema: str = ""
-    observed: str = ""
+    observed: str = ""  # the source's clock at the newest barrier that was passed, and
+    observed_at: str = ""  # the state store's at that moment
+    stall: Stall | None = None
+    gap: Gap | None = None
+    overlap: Overlap | None = None
     error: str = ""
     run_id: str = ""
     updated_at: str = ""
@@ -111,13 +154,22 @@ class Position:
     def planned(self, plan: TablePlan, measures: dict[str, str], schema: str, run_id: str) -> Position:
         """`run_id`: who carries it out now; the plan names who wrote it."""
         return replace(
-            self, plan=plan, status=Status.PLANNED, measures=measures, schema=schema, run_id=run_id, error=""
+            self,
+            plan=plan,
+            status=Status.PLANNED,
+            measures=measures,
+            schema=schema,
+            stall=plan.stall,
+            run_id=run_id,
+            error="",
         )
 
     def next(self, slice_: Slice, store: str, attempt: str) -> Batch:
         """The batch a slice will be applied as. A retried slice keeps its number."""
         number = 1 if self.batch is None else self.batch.number + 1
-        watermark = slice_.window.high if slice_.last else self.watermark
+        watermark = self.watermark
+        if slice_.last and (watermark is None or watermark < slice_.window.high):
+            watermark = slice_.window.high
         return Batch(store, self.epoch, number, slice_.window.low, slice_.window.high, watermark, attempt)
 
     def intending(self, batch: Batch) -> Position:
@@ -141,8 +193,8 @@ class Position:
         return moved.completed() if plan and not plan.work else moved
 
     def completed(self) -> Position:
-        observed = self.plan.observed if self.plan else self.observed
-        return replace(self, plan=None, intent=None, status=Status.COMPLETED, observed=observed, error="")
+        done = replace(self, plan=None, intent=None, status=Status.COMPLETED, error="")
+        return done._after(self.plan) if self.plan else done
 
     def skipped(self, plan: TablePlan, measures: Mapping[str, str]) -> Position:
         """Nothing to read: up to a proven horizon, never back, never further.
@@ -152,8 +204,15 @@ class Position:
         up, window = self.watermark, plan.window
         if window is not None and (plan.proven or window.empty) and (up is None or up < window.high):
             up = window.high
-        observed = max(plan.observed, self.observed)  # a clock that went back leaves its trace
-        return replace(self, watermark=up, measures=dict(measures), status=Status.SKIPPED, observed=observed, error="")
+        done = replace(self, watermark=up, measures=dict(measures), status=Status.SKIPPED, stall=plan.stall, error="")
+        return done._after(plan)
+
+    def held(self, plan: TablePlan) -> Position:
+        """Nothing could be read: who is in the way is kept, and what must be looked at again."""
+        return replace(self, stall=plan.stall, gap=plan.gap, status=Status.SKIPPED, error="")
+
+    def _after(self, plan: TablePlan) -> Position:
+        return replace(self, observed=plan.observed, observed_at=plan.observed_at, gap=plan.gap, overlap=plan.overlap)
 
     def failed(self, error: str) -> Position:
         """The plan and the intent stay: the next run carries them out as they are."""
@@ -171,5 +230,7 @@ class Position:
             last_value=None,
             totals=replace(self.totals, last_value=None),
             measures={},
+            gap=None,
+            overlap=None,
             error="",
         )

@@ -81,6 +81,9 @@ class Source(Protocol):
         A table with NULL cursors under `nulls: refuse` gets a SourceError; under `include` they count as waiting.
         """
 
+    def fingerprints(self, windows: Mapping[str, tuple[Table, Window]]) -> dict[str, str | StrandlineError]:
+        """Count and checksum of the rows in each window, computed by the source: the same again means unchanged."""
+
     def slices(self, table: Table, window: Window, rows: int | None, limit: int | None) -> tuple[Slice, ...]:
         """Cut a window into slices of about `table.slice_rows`; whole cursor values only. `rows` is the estimate.
 
@@ -111,6 +114,10 @@ class Sink(Protocol):
         Raises BatchConflictError if the target holds something else under this number; CommitUnknownError if the
         outcome cannot be told (the caller asks `applied` again); SchemaError if the columns do not fit.
         """
+
+    def fence(self, table: Table, epoch: int) -> Receipt | None:
+        """Shut out every batch of an earlier epoch, whoever may still be at work on it; returns what the target holds
+        then, for good. Changes no rows; a target that does not exist yet stays so."""
 
     def cancel(self, table: str | None = None) -> None:
         """From another thread: make the `apply` under way give up, for one table or for all. It may still commit."""

@@ -29,6 +29,7 @@ KINDS: dict[str, KindSpec] = {
             "error",
             "run_id",
             "observed",
+            "marks",
             "batch",
             "intent",
             "plan",

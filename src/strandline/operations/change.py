@@ -26,6 +26,7 @@ class Change:
     effect: str = ""  # "re-read" or "skipped": what becomes of the rows between old and new
     rows: int | None = None  # how many those are: 0 is exact, else an estimate; None: unknown
     notes: tuple[str, ...] = ()  # what else a person should know before saying yes
+    fence: bool = False  # the target must shut out batches of earlier epochs: one may still be on its way
 
     @property
     def old(self) -> Watermark | None:
@@ -71,6 +72,8 @@ def apply(project: Project, changes: Sequence[Change], *, why: str, who: str = "
     who = who or _who()
     records: list[Record] = []
     for change in changes:
+        if change.fence:
+            change = _fenced(project, change)
         after = change.after or replace(change.before, watermark=None)
         records.append(replace(books.take(change.lease, ""), expires_at="").record())
         if change.after is not None:
@@ -90,6 +93,29 @@ def apply(project: Project, changes: Sequence[Change], *, why: str, who: str = "
             remedy="Give the command again: it shows what is there now.",
         ) from error
     return [record_position(record) for record in stored if record.kind == "position"]
+
+
+def _fenced(project: Project, change: Change) -> Change:
+    """The change under a lease of ours, with the target closed to whatever was on its way.
+
+    The lease comes first: a run that starts now waits for us, instead of finding its batch shut out.
+    """
+    books, after = project.books, change.after
+    assert after is not None
+    (taken,) = books.state.put([books.take(change.lease, "").record()])
+    lease = replace(change.lease, token=change.lease.token + 1, revision=taken.revision)
+    with project.opened(after.pipeline) as opened:
+        (table,) = (part.table for part in opened.tables([after.table]))
+        found = opened.sink.fence(table, after.epoch)
+    held = change.before.batch
+    if (found is None) != (held is None) or (found and held and not found.agrees(held)):
+        books.state.put([replace(lease, expires_at="").record()])
+        raise LeaseError(
+            f"the target took in {found.batch if found else 'nothing'} since it was shown",
+            where=change.where,
+            remedy="Give the command again: it shows what is there now.",
+        )
+    return replace(change, lease=lease)
 
 
 def _who() -> str:

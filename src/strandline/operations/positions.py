@@ -93,7 +93,14 @@ def import_from_target(project: Project, pipeline: str, table: str, *, stage: st
         _check_duplicates(resting.table, after, after.watermark, allowed=False)
         if after.watermark is None:
             notes.append("a first load was under way: the next sync reads from the beginning and merges")
-        return Change("import", before, after, resting.lease, notes=tuple(notes))
+        return Change(
+            "import",
+            replace(before, batch=receipt.batch),
+            after,
+            resting.lease,
+            notes=tuple(notes),
+            fence=before.intent is not None,
+        )
 
 
 def _rebuilt(before: Position, receipt: Receipt) -> Position:
@@ -105,7 +112,7 @@ def _rebuilt(before: Position, receipt: Receipt) -> Position:
         watermark=batch.watermark,
         last_value=last_value,
         batch=batch,
-        epoch=max(before.epoch, batch.epoch) + 1,
+        epoch=max(before.epoch, batch.epoch, receipt.epoch) + 1,
         totals=Applied(last_value=last_value),
         revision=before.revision,
     )
@@ -131,7 +138,7 @@ def _replanned(project: Project, position: Position, allow_duplicates: bool, wai
         if plan:
             resting.notes.append(f"{plan.done} of {len(plan.slices)} slices were done")
         after = replace(before, plan=None, intent=None, epoch=before.epoch + 1, status=Status.COMPLETED, error="")
-        return Change("replan", before, after, resting.lease, notes=tuple(resting.notes))
+        return Change("replan", before, after, resting.lease, notes=tuple(resting.notes), fence=resting.dropped)
 
 
 def forget(project: Project, pipeline: str, table: str, *, stage: str = SYNC, wait: bool = False) -> Change:
@@ -203,7 +210,7 @@ def _accepted(resting: Resting, table: Table, horizon: Horizon, allow_duplicates
         )
     resting.note_differences(table)
     after = replace(before.moved(old), last_value=before.last_value, totals=before.totals)
-    return Change("accept", before, after, resting.lease, notes=tuple(resting.notes))
+    return Change("accept", before, after, resting.lease, notes=tuple(resting.notes), fence=resting.dropped)
 
 
 def _moved(
@@ -222,7 +229,8 @@ def _moved(
     if before.plan is not None:
         resting.notes.append(f"the plan that run {before.plan.run_id} left open is dropped")
     rows = resting.rows(table, window) if window and not window.empty else None if effect else 0
-    return Change(action, before, before.moved(new), resting.lease, effect, rows, tuple(resting.notes))
+    after, notes = before.moved(new), tuple(resting.notes)
+    return Change(action, before, after, resting.lease, effect, rows, notes, fence=resting.dropped)
 
 
 def _between(old: Watermark | None, new: Watermark | None) -> tuple[Window | None, str]:

@@ -31,6 +31,7 @@ class Resting:
     lease: Lease
     position: Position
     notes: list[str] = field(default_factory=list)
+    dropped: bool = False  # a batch was intended and is given up: whoever is still at work on it must be shut out
 
     @property
     def where(self) -> str:
@@ -89,6 +90,7 @@ def at_rest(
 def _settle(resting: Resting) -> None:
     before = resting.position
     resting.position = settled(resting.opened, resting.table, before)
+    resting.dropped = before.intent is not None and resting.position.batch == before.batch
     if resting.position.batch != before.batch:
         resting.notes.append(f"the target holds {resting.position.batch} of run {before.run_id}: it counts as done")
 

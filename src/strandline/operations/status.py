@@ -39,6 +39,8 @@ class TableStatus:
     epoch: int
     rows: int
     plan: OpenPlan | None
+    held: str  # since when nothing new can be read, and who is in the way
+    open_from: Watermark | None  # below the watermark, where rows may still appear: it is looked at again
     running: str  # who holds the lease
     error: str
     updated_at: str
@@ -56,6 +58,8 @@ class TableStatus:
             "epoch": self.epoch,
             "rows": self.rows,
             "open_plan": plan and {"run_id": plan.run_id, "done": plan.done, "slices": plan.slices},
+            "held_by": self.held or None,
+            "open_from": self.open_from.text if self.open_from else None,
             "running": self.running or None,
             "error": self.error or None,
             "updated_at": self.updated_at,
@@ -151,6 +155,8 @@ def _table(record: Record, lease: Lease | None, now: datetime) -> TableStatus:
         epoch=position.epoch,
         rows=totals.rows_inserted + totals.rows_updated + totals.rows_deleted,
         plan=OpenPlan(plan.run_id, plan.done, len(plan.slices), run_age(plan.run_id, now)) if plan else None,
+        held=f"{position.stall.holder}, since {position.stall.since}" if position.stall else "",
+        open_from=position.gap.low if position.gap else None,
         running=running,
         error=error or position.error,
         updated_at=position.updated_at,

@@ -58,6 +58,8 @@ class DeltaSink:
             try:
                 for warning in write.prepare(log, replace=how is How.REPLACE):
                     self._warn(table, warning)
+                if log is None and batch.epoch > 1:
+                    self._refuse_zombie(table, batch)
                 counted = write.run(how)
             finally:
                 del self._writes[table.name]
@@ -69,6 +71,20 @@ class DeltaSink:
                 f"{batch} was not written: the target holds another batch", where=table.where_text, remedy=_CONFLICT
             )
         return held.applied if held.batch.attempt != batch.attempt else counted(held.applied)
+
+    def fence(self, table: Table, epoch: int) -> Receipt | None:
+        """Delta refuses a commit below the count it holds, also one under way: raising the count shuts it out."""
+        log = self._log(table)
+        if log is None:
+            return None
+        count = log.txn_version(table) or 0
+        if count >> 32 >= epoch:
+            return log.receipt(table)
+        with told(table):
+            from strandline.sinks.delta_write import fence
+
+            fence(self._spark(), _for_spark(self.uri(table)), table, epoch << 32 | count & 0xFFFFFFFF)
+        return self.applied(table)
 
     def cancel(self, table: str | None = None) -> None:
         for name, write in list(self._writes.items()):
@@ -96,7 +112,11 @@ class DeltaSink:
         with told(table):
             from strandline.sinks.delta_write import maintain
 
-            carried = note(table, receipt.batch, receipt.applied, carried=True) if receipt and receipt.exact else ""
+            carried = (
+                note(table, receipt.batch, receipt.applied, carried=log.txn_version(table))
+                if receipt and receipt.exact
+                else ""
+            )
             maintain(self._spark(), _for_spark(self.uri(table)), carried, compact=compact, retain_hours=retain_hours)
 
     def close(self) -> None:
@@ -116,6 +136,12 @@ class DeltaSink:
     def _warn(self, table: Table, message: str) -> None:
         if (table.name, message) not in self.warnings:
             self.warnings.append((table.name, message))
+
+    def _refuse_zombie(self, table: Table, batch: Batch) -> None:
+        """Where there was no table there was nothing to fence: a batch given up earlier could have come in just now."""
+        receipt = self.fence(table, batch.epoch)
+        if receipt is not None:
+            raise BatchConflictError(f"the target holds {receipt.batch}", where=table.where_text, remedy=_CONFLICT)
 
     def _refuse_nesting(self, table: Table) -> None:
         """A table inside another one's folder would be cleaned away by that one's VACUUM."""
@@ -147,8 +173,9 @@ def _held(log: DeltaLog, table: Table, batch: Batch) -> Receipt | None:
     last = log.txn_version(table)
     if last is not None and last >= txn_version(batch):
         raise BatchConflictError(
-            f"the target has moved past {batch}: it holds batch {last >> 32}.{last & 0xFFFFFFFF}",
+            f"the target has moved past {batch}: it counts up to {last >> 32}.{last & 0xFFFFFFFF}",
             where=table.where_text,
+            why="Another run got there, or a change of the watermark was begun and did not end: give it again.",
             remedy=_CONFLICT,
         )
     return None

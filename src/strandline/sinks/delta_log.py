@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ except ImportError as error:
 PIPELINE, TABLE = "strandline.pipeline", "strandline.table"
 _RETENTION = "delta.deletedFileRetentionDuration"
 _HOURS = {"week": 168.0, "day": 24.0, "hour": 1.0, "minute": 1 / 60, "second": 1 / 3600}
+_NUMBER = 0xFFFFFFFF
 _LOOKS = (1, 50, 1000, None)  # how many commits to look back over, one after the other; None: all there are
 
 
@@ -38,16 +39,23 @@ def txn_version(batch: Batch) -> int:
     return batch.epoch << 32 | batch.number
 
 
-def note(table: Table, batch: Batch, applied: Applied | None = None, *, carried: bool = False) -> str:
-    """What a commit's `userMetadata` says. `applied`: what is known before the write; `carried`: by maintenance."""
+def note(table: Table, batch: Batch, applied: Applied | None = None, *, carried: int | None = None) -> str:
+    """What a commit's `userMetadata` says. `applied`: what is known before the write; `carried`: by maintenance, when
+    our count stood there."""
     content: dict[str, Any] = {"strandline": json.loads(batch.to_json()), "app": app_id(table)}
     if applied is not None:
         last = applied.last_value
         content["rows"] = applied.rows_read
         content["last_value"] = None if last is None else [last.kind.value, last.text]
-        if carried:
+        if carried is not None:
+            content["fence"] = carried
             content["carried"] = [applied.rows_inserted, applied.rows_updated, applied.rows_deleted]
     return json.dumps(content, sort_keys=True)
+
+
+def fence_note(table: Table, version: int) -> str:
+    """What a commit says that only raises the count of our batches."""
+    return json.dumps({"app": app_id(table), "fence": version}, sort_keys=True)
 
 
 def retention_hours(properties: Mapping[str, str]) -> float:
@@ -122,28 +130,31 @@ class DeltaLog:
         maintenance carries the identity on; where only others wrote for so long, the receipt is not `exact`.
         """
         version = self.txn_version(table)
-        if version is None:
+        if version is None or version & _NUMBER == 0:  # never counted, or only a fence stands there
             return None
         seen = 0
         for limit in _LOOKS:
             commits = self.delta.history(limit)
             found = _search(commits, app_id(table), version)
             if found is not None:
-                return found
+                return replace(found, epoch=version >> 32)
             if len(commits) == seen:
                 break
             seen = len(commits)
         unknown = Watermark(Kind.VERSION, "0")
-        return Receipt(Batch("", version >> 32, version & 0xFFFFFFFF, None, unknown, None, ""), Applied(), exact=False)
+        return Receipt(Batch("", version >> 32, version & _NUMBER, None, unknown, None, ""), Applied(), exact=False)
 
 
 def _search(commits: list[dict[str, Any]], app: str, version: int) -> Receipt | None:
     """The newest receipt that counts. A restored table holds what it held then, though Delta's count goes on."""
-    restored = False
+    restored = fenced = False
     for commit, jumped in _effective(commits):
-        restored = restored or jumped
-        receipt = _receipt(commit, app)
-        if receipt is not None and (restored or txn_version(receipt.batch) == version):
+        content = _content(commit, app)
+        if content is None:
+            continue
+        restored, fenced = restored or jumped, fenced or content.get("fence") == version
+        receipt = _receipt(commit, content)
+        if receipt is not None and (restored or fenced or txn_version(receipt.batch) == version):
             return receipt
     return None
 
@@ -172,13 +183,18 @@ def _millis(stamp: str) -> int:
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
-def _receipt(commit: Mapping[str, Any], app: str) -> Receipt | None:
-    """What a commit says about a batch of ours; None: it is not one of ours."""
+def _content(commit: Mapping[str, Any], app: str) -> dict[str, Any] | None:
+    """What a commit of ours says; None: it is not one of ours."""
     try:
         content = json.loads(commit.get("userMetadata") or "null")
     except ValueError:
         return None
-    if not isinstance(content, dict) or content.get("app") != app:
+    return content if isinstance(content, dict) and content.get("app") == app else None
+
+
+def _receipt(commit: Mapping[str, Any], content: Mapping[str, Any]) -> Receipt | None:
+    """The batch that a commit of ours brought, or carried on; None: a fence."""
+    if "strandline" not in content:
         return None
     batch = Batch.from_json(json.dumps(content["strandline"]))
     metrics = {name: int(value) for name, value in commit.get("operationMetrics", {}).items() if str(value).isdigit()}

@@ -17,7 +17,7 @@ from pyspark.sql.types import StructType
 from strandline.core.batch import Applied, Batch, How
 from strandline.core.protocols import Changes
 from strandline.core.table import Mode, Table
-from strandline.sinks.delta_log import PIPELINE, TABLE, DeltaLog, app_id, note, txn_version
+from strandline.sinks.delta_log import PIPELINE, TABLE, DeltaLog, app_id, fence_note, note, txn_version
 from strandline.sinks.delta_rows import Counting, Rows, held, literal, living, merge_text, quoted
 from strandline.sinks.delta_schema import Evolution, allow, check_columns, compare, plain, properties_for
 from strandline.spark.session import batch_session, end_batch
@@ -124,12 +124,8 @@ class Write:
             self.session.sql(f"ALTER TABLE {self.target} SET TBLPROPERTIES ({_listed(missing)})")
 
     def _save(self, frame: DataFrame, mode: str, identity: str) -> None:
-        writer = frame.write.format("delta").mode(mode)
-        writer = writer.option("txnAppId", app_id(self.table)).option("txnVersion", txn_version(self.batch))
-        writer = writer.option("userMetadata", identity).option("partitionOverwriteMode", "static")
-        if self._overwrite_schema:
-            writer = writer.option("overwriteSchema", "true")
-        writer.save(self.path)
+        options = {"overwriteSchema": "true"} if self._overwrite_schema else {}
+        _save(frame, self.path, mode, self.table, txn_version(self.batch), identity, **options)
 
     def _merge(self, rows: Rows) -> None:
         source = rows.frame.hint("broadcast") if rows.small else rows.frame
@@ -138,6 +134,16 @@ class Write:
         self.session.conf.set(_APP, app_id(self.table))
         self.session.conf.set(_VERSION, str(txn_version(self.batch)))
         self.session.sql(merge_text(self.table, self.changes, self.target, self.schema.names)).collect()
+
+
+def fence(spark: SparkSession, path: str, table: Table, version: int) -> None:
+    """Raise our count in the table's log by a commit without rows."""
+    session = batch_session(spark)
+    try:
+        nothing = session.read.format("delta").load(path).limit(0)
+        _save(nothing, path, "append", table, version, fence_note(table, version))
+    finally:
+        end_batch(session)
 
 
 def maintain(spark: SparkSession, path: str, carried: str, *, compact: bool, retain_hours: float | None) -> None:
@@ -168,6 +174,13 @@ def _tuned(session: SparkSession) -> SparkSession:
     session.conf.set("spark.databricks.delta.history.metricsEnabled", "true")  # the counts are read from there
     session.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "false")  # `schema:` decides
     return session
+
+
+def _save(frame: DataFrame, path: str, mode: str, table: Table, version: int, identity: str, **options: str) -> None:
+    """One commit that moves our count to `version`; Delta skips it silently if it stands there or higher."""
+    writer = frame.write.format("delta").mode(mode).options(**options)
+    writer = writer.option("txnAppId", app_id(table)).option("txnVersion", version)
+    writer.option("userMetadata", identity).option("partitionOverwriteMode", "static").save(path)
 
 
 def _listed(properties: dict[str, str]) -> str:

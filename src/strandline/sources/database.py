@@ -134,7 +134,7 @@ class DatabaseSource(ABC):
             return replace(
                 found, proven=False, note=f"no barrier ({self.barrier}): late commits are found by re-reading"
             )
-        return replace(found, high=None, held_by=holder) if holder else found
+        return replace(found, high=None, held_by=holder, reach=found.high) if holder else found
 
     def pending(self, windows: Mapping[str, tuple[Table, Window]]) -> dict[str, int | StrandlineError | None]:
         found: dict[str, int | StrandlineError | None] = {}
@@ -152,6 +152,20 @@ class DatabaseSource(ABC):
             else:
                 found[name] = 0
         return found
+
+    def fingerprints(self, windows: Mapping[str, tuple[Table, Window]]) -> dict[str, str | StrandlineError]:
+        found = self.each(list(windows.items()), lambda item: item[0], lambda item: self._fingerprint(*item[1]))
+        return {
+            name: answer.at(windows[name][0].where_text)
+            if isinstance(answer, SourceError)
+            else f"{answer[0]}:{answer[1]}"
+            for name, answer in found
+        }
+
+    def _fingerprint(self, table: Table, window: Window) -> str:
+        relation, inside = self.dialect.relation(table), in_window(self.dialect, table, window)
+        checksum = self.dialect.checksum([column.name for column in table.columns])
+        return f"n, s FROM (SELECT count(*) AS n, {checksum} AS s FROM {relation} WHERE {inside}) q"
 
     def each(
         self, items: Sequence[Any], name: Callable[[Any], str], select: Callable[[Any], str]

@@ -6,6 +6,7 @@ Owns text only: nothing here talks to a server. Predicates are rendered once, fo
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -68,6 +69,9 @@ class Dialect(Protocol):
 
     def carry(self, column: Column) -> Carried:
         """How to read the column; SourceError if no Spark type holds it exactly."""
+
+    def checksum(self, columns: Sequence[str]) -> str:
+        """An aggregate over rows, in whatever order they come, that is another one if any value is another."""
 
     def deleted(self, column: Column) -> str:
         """SQL that is true for a row this soft-delete column marks as deleted."""

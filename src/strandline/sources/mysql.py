@@ -148,14 +148,23 @@ class MySqlSource(DatabaseSource):
 
         def top(table: Table) -> str:
             column = column_of(self.dialect, table.cursor.column if table.cursor else "")
-            return f"(SELECT CAST(max({column}) AS CHAR) FROM {self.dialect.relation(table)})"
+            highest = f"(SELECT CAST(max({column}) AS CHAR) FROM {self.dialect.relation(table)})"
+            return f"{highest}, {self._next_id(table)}"
 
         for name, answer in self.each(list(asked.values()), lambda table: table.name, top):
             if isinstance(answer, SourceError):
                 found[name] = answer.at(asked[name].where_text)
             else:
-                found[name] = _top(answer[0], unordered=asked[name].lookback is not None)
+                found[name] = _top(*answer, unordered=asked[name].lookback is not None)
         return found
+
+    def _next_id(self, table: Table) -> str:
+        """SQL for the id that the server would give out next; it may lag behind, so max(id) is asked as well."""
+        if table.lookback is not None or table.query is not None:
+            return "NULL"
+        schema, name = (self.dialect.string(part) for part in split(table.source))
+        where = f"TABLE_SCHEMA = {schema} AND TABLE_NAME = {name}"
+        return f"(SELECT CAST(AUTO_INCREMENT AS CHAR) FROM information_schema.TABLES WHERE {where})"
 
     def _unordered(self, tables: Sequence[Table]) -> dict[str, SourceError]:
         """Tables whose ids prove nothing: not given out by the server one by one."""
@@ -179,11 +188,12 @@ class MySqlSource(DatabaseSource):
         return {table.name: _refused(table, reason) for table in strict if table.name not in ordered}
 
 
-def _top(highest: str | None, *, unordered: bool) -> Horizon:
+def _top(highest: str | None, next_id: str | None, *, unordered: bool) -> Horizon:
     if highest is None:
         return Horizon(None, note=EMPTY)
-    note = "ids may come late: lookback re-reads them" if unordered else ""
-    return Horizon(Watermark(Kind.INTEGER, str(int(highest) + 1)), proven=not unordered, note=note)
+    high, note = int(highest) + 1, "ids may come late: lookback re-reads them" if unordered else ""
+    given = None if next_id is None else Watermark(Kind.INTEGER, str(max(high, int(next_id))))
+    return Horizon(Watermark(Kind.INTEGER, str(high)), proven=not unordered, note=note, next_id=given)
 
 
 def _refused(table: Table, reason: str) -> SourceError:

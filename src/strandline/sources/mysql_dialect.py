@@ -7,6 +7,7 @@ touches them, and a zero date is an error, never another date.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from strandline.core.errors import SourceError
 from strandline.core.table import Column, Table
@@ -109,6 +110,10 @@ class MySqlDialect:
         return Carried(
             shown, "STRING", f"CASE WHEN {{0}} IS NOT NULL AND {parsed} IS NULL THEN {refused} ELSE {parsed} END"
         )
+
+    def checksum(self, columns: Sequence[str]) -> str:
+        row = ", ',', ".join(f"QUOTE({column_of(self, name)})" for name in columns)  # QUOTE(NULL) is the word NULL
+        return f"sum(CONV(LEFT(MD5(CONCAT({row})), 15), 16, 10))"
 
     def deleted(self, column: Column) -> str:
         value = column_of(self, column.name)

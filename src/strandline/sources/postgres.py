@@ -109,5 +109,8 @@ class PostgresSource(DatabaseSource):
                 high = min(int(value) for value in answer if value is not None) + 1
                 unordered = asked[name].lookback is not None
                 note = "ids may come late: lookback re-reads them" if unordered else ""
-                found[name] = Horizon(Watermark(Kind.INTEGER, str(high)), proven=not unordered, note=note)
+                next_id = None if answer[1] is None else Watermark(Kind.INTEGER, str(int(answer[1]) + 1))
+                found[name] = Horizon(
+                    Watermark(Kind.INTEGER, str(high)), proven=not unordered, note=note, next_id=next_id
+                )
         return found

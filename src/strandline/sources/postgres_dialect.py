@@ -7,6 +7,7 @@ would change silently (infinite or ancient times, arrays with odd bounds) make t
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from strandline.core.errors import SourceError
 from strandline.core.table import Column, Table
@@ -96,6 +97,10 @@ class PostgresDialect:
             array = "text" if element not in _ARRAYS else element
             return Carried(_flat(column, value, array), f"ARRAY<{_ARRAYS.get(element, 'STRING')}>")
         return Carried(f"{value}::text", "STRING")
+
+    def checksum(self, columns: Sequence[str]) -> str:
+        row = ", ".join(column_of(self, name) for name in columns)
+        return f"sum(('x' || substr(md5(ROW({row})::text), 1, 15))::bit(60)::bigint)"
 
     def deleted(self, column: Column) -> str:
         value = column_of(self, column.name)

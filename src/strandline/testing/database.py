@@ -33,6 +33,21 @@ class Clock:
         self.at += timedelta(seconds=seconds)
 
 
+class SteppedClock(Clock):
+    """Goes with another clock, and can be set apart from it, as a database server's can."""
+
+    def __init__(self, other: Clock) -> None:
+        super().__init__(other.now())
+        self._other = other
+        self._apart = timedelta()
+
+    def now(self) -> datetime:
+        return self._other.now() + self._apart
+
+    def advance(self, seconds: float) -> None:
+        self._apart += timedelta(seconds=seconds)
+
+
 def watermark(cursor: Cursor, value: Any) -> Watermark:
     """A row's cursor value as the core writes it."""
     match cursor.kind:

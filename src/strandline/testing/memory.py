@@ -92,7 +92,23 @@ class MemorySource(MemoryDatabase):
         oldest = min(newest.noted, key=lambda held: held.began_at, default=None)
         held_by = Holder(str(oldest.number), seconds=(newest.now - oldest.began_at).total_seconds()) if oldest else None
         observed = (proven or newest).now.isoformat()
-        return {table.name: Horizon(self._high(table, proven), observed, self.barrier, held_by) for table in tables}
+        return {
+            table.name: Horizon(
+                self._high(table, proven),
+                observed,
+                self.barrier,
+                held_by,
+                reach=self._high(table, newest),
+                next_id=self._next_id(table),
+            )
+            for table in tables
+        }
+
+    def _next_id(self, table: Table) -> Watermark | None:
+        cursor = table.cursor
+        if cursor is None or cursor.kind is not Kind.INTEGER:
+            return None
+        return watermark(cursor, self._tables[table.source].last_id + 1)
 
     def _high(self, table: Table, at: Candidate | None) -> Watermark | None:
         if at is None:
@@ -112,6 +128,11 @@ class MemorySource(MemoryDatabase):
                 f"{len(nulls)} rows have no cursor", where=table.where_text, remedy="Fill them, or say nulls: include"
             )
         return len(self.read(table, Slice(window))) + len(nulls)
+
+    def fingerprints(self, windows: Mapping[str, tuple[Table, Window]]) -> dict[str, str | StrandlineError]:
+        return {
+            name: str(sorted(map(repr, self.read(table, Slice(window))))) for name, (table, window) in windows.items()
+        }
 
     def slices(self, table: Table, window: Window, rows: int | None, limit: int | None) -> tuple[Slice, ...]:
         found = self.read(table, Slice(window))
@@ -207,6 +228,7 @@ class Target:
     """What one target holds: replaced as a whole, so that rows and receipts are committed together."""
 
     rows: tuple[Row, ...] = ()
+    epoch: int = 0  # batches of an earlier one are shut out
     receipts: Mapping[tuple[str, str, str], Receipt] = field(default_factory=dict)
 
 
@@ -274,7 +296,8 @@ class MemorySink:
                 where=table.where_text,
                 remedy="Choose another target, or say shared: true in both.",
             )
-        return held.receipts.get(_owner(table))
+        receipt = held.receipts.get(_owner(table))
+        return receipt and replace(receipt, epoch=held.epoch)
 
     def apply(self, table: Table, batch: Batch, changes: Changes, *, how: How) -> Applied:
         if not isinstance(changes, MemoryChanges):
@@ -286,14 +309,22 @@ class MemorySink:
             receipt = self.applied(table)
             if receipt and batch.same(receipt.batch):
                 return receipt.applied
-            if receipt and batch.order <= receipt.batch.order:
-                raise BatchConflictError(f"{table.target} holds {receipt.batch}, not {batch}", where=table.where_text)
+            if batch.epoch < held.epoch or (receipt and batch.order <= receipt.batch.order):
+                found = receipt.batch if receipt else f"epoch {held.epoch}"
+                raise BatchConflictError(f"{table.target} holds {found}, not {batch}", where=table.where_text)
             after, applied = _merged(table, () if how is How.REPLACE else held.rows, rows, matching=how is How.CHANGES)
             receipts = {**held.receipts, _owner(table): Receipt(batch, applied)}
-            self._targets[table.target] = Target(after, receipts)
+            self._targets[table.target] = Target(after, held.epoch, receipts)
             self.log.append(batch)
         _take(self._after)
         return applied
+
+    def fence(self, table: Table, epoch: int) -> Receipt | None:
+        with self._lock:
+            held = self._targets.get(table.target)
+            if held is not None:
+                self._targets[table.target] = replace(held, epoch=max(held.epoch, epoch))
+            return self.applied(table)
 
     def close(self) -> None:
         """There is nothing to give back; the targets stay."""

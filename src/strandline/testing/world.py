@@ -6,16 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from strandline.core.backfill import plan_backfill
 from strandline.core.books import Books, Caller, new_id
 from strandline.core.events import Event, Listener
 from strandline.core.plan import Ask, Planned, make_plan
-from strandline.core.position import Position, Reason, Status
+from strandline.core.position import Position, Status
 from strandline.core.protocols import State
 from strandline.core.run import Hop, Outcome
 from strandline.core.table import Column, Mode, Table
 from strandline.core.watermark import Cursor, Kind
 from strandline.state.memory import MemoryState
-from strandline.testing.database import Clock, Row, watermark
+from strandline.testing.database import Clock, Row, SteppedClock, watermark
 from strandline.testing.memory import MemorySink, MemorySource
 
 PIPELINE, STAGE = "shop", "sync"
@@ -34,7 +35,7 @@ class World:
 
     def __init__(self, *, barrier: bool = True, key_slices: bool = False) -> None:
         self.clock = Clock()
-        self.source = MemorySource(self.clock, barrier=barrier, key_slices=key_slices)
+        self.source = MemorySource(SteppedClock(self.clock), barrier=barrier, key_slices=key_slices)
         self.sink = MemorySink()
         self.state: State = MemoryState(self.clock.now)
         self.tables: dict[str, Table] = {}
@@ -84,7 +85,9 @@ class World:
         return asks
 
     def plan(self, *, limit: int | None = None, full: bool = False, run_id: str = "") -> list[Planned]:
-        return make_plan(self.source, self.asks(self.books(), full=full), run_id=run_id, limit=limit)
+        return make_plan(
+            self.source, self.asks(self.books(), full=full), run_id=run_id, limit=limit, now=self.books().now()
+        )
 
     def poll(
         self,
@@ -97,7 +100,7 @@ class World:
         """What one `sync` does, by a process that remembers nothing: plan, idle tables in one write, then the work."""
         books = books or self.books()
         run_id = new_id(self.clock.now())
-        planned = make_plan(self.source, self.asks(books), run_id=run_id, limit=limit)
+        planned = make_plan(self.source, self.asks(books), run_id=run_id, limit=limit, now=books.now())
         self._write_idle(books, planned)
         work = [part for part in planned if part.plan.work]
         if not work:
@@ -110,10 +113,21 @@ class World:
         books.run_ended(run, Status.FAILED if failed else Status.COMPLETED, failed[0] if failed else "")
         return outcomes
 
+    def backfill(self, low: str | None, high: str | None, listener: Listener = nobody) -> Outcome | None:
+        """As `Project.backfill` does it; None: no row is in that range."""
+        books, run_id = self.books(), new_id(self.clock.now())
+        (ask,) = self.asks(books)
+        planned = plan_backfill(self.source, ask, low, high, run_id=run_id)
+        if not planned.plan.work:
+            return None
+        hop = Hop(run_id, PIPELINE, self.source, self.sink, books, listener, sleep=self.clock.advance)
+        return hop.run([planned], books.leases(PIPELINE))[0]
+
     def _write_idle(self, books: Books, planned: Sequence[Planned]) -> None:
-        idle = [part for part in planned if part.plan.reason is Reason.NOTHING_NEW]
-        if idle:
-            books.write([part.position.skipped(part.plan, part.measures) for part in idle])
+        rested = [(part.position, part.resting()) for part in planned if not part.plan.work]
+        moved = [after for before, after in rested if after != before]
+        if moved:
+            books.write(moved)
 
     def poll_killed(self, at: int) -> bool:
         """Poll, and die at the event of this index; False if it ended before."""
