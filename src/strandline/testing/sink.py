@@ -194,6 +194,50 @@ class SinkContract:
         receipt = sink.applied(table)
         assert receipt is not None and receipt.batch == batch(2, epoch=2)
 
+    @pytest.mark.parametrize("mode", [Mode.MERGE, Mode.APPEND])
+    def test_a_fence_shuts_out_a_batch_that_is_on_its_way(
+        self, sink: Sink, connect: Connect, read: Read, mode: Mode
+    ) -> None:
+        table, zombie = orders(mode=mode), connect()
+        sink.apply(table, batch(1), RowChanges([(1, "one", at(0))]), how=How.FRESH)
+
+        def shut_out() -> None:
+            receipt = sink.fence(table, 2)
+            assert receipt is not None and (receipt.batch, receipt.epoch) == (batch(1), 2)
+
+        asleep = InterruptedChanges([(3, "ZOMBIE", at(9))], meanwhile=shut_out)
+        with pytest.raises((BatchConflictError, TransientError)):
+            zombie.apply(table, batch(2), asleep, how=How.CHANGES)
+        with pytest.raises(BatchConflictError):
+            zombie.apply(table, batch(2), RowChanges([(3, "ZOMBIE", at(9))]), how=How.CHANGES)
+        assert ids(read(table)) == [1]
+        held = connect().applied(table)
+        assert held is not None and held.batch == batch(1)
+        sink.apply(table, batch(2, epoch=2), RowChanges([(2, "two", at(1))]), how=How.CHANGES)
+        assert ids(read(table)) == [1, 2]
+
+    def test_a_fence_before_the_first_batch_makes_nothing(self, sink: Sink, read: Read) -> None:
+        assert sink.fence(orders(), 2) is None
+        assert sink.applied(orders()) is None
+        sink.apply(orders(), batch(1, epoch=2), RowChanges([(1, "one", at(0))]), how=How.FRESH)
+        receipt = sink.applied(orders())
+        assert receipt is not None and receipt.batch == batch(1, epoch=2)
+        assert ids(read(orders())) == [1]
+
+    def test_a_first_load_given_up_and_committed_late_does_not_add_to_the_next(
+        self, sink: Sink, connect: Connect, read: Read
+    ) -> None:
+        """There was nothing to fence when it was given up; it wakes up between the next one's look and its write."""
+        table, zombie = orders(mode=Mode.APPEND), connect()
+
+        def wake_up() -> None:
+            zombie.apply(table, batch(1), RowChanges([(1, "one", at(0))]), how=How.FRESH)
+
+        again = InterruptedChanges([(1, "one", at(0))], meanwhile=wake_up)
+        with pytest.raises(BatchConflictError):
+            sink.apply(table, batch(1, epoch=2), again, how=How.FRESH)
+        assert ids(read(table)) == [1]
+
     def test_a_newer_row_is_never_overwritten_and_an_equal_one_is_refreshed(self, sink: Sink, read: Read) -> None:
         rows = [(1, "newer", at(5)), (2, "equal", at(1)), (3, "no cursor", None)]
         sink.apply(orders(), batch(1), RowChanges(rows), how=How.FRESH)

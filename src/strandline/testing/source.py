@@ -315,6 +315,41 @@ class SourceContract:
         assert high is not None
         assert source.slices(table, Window(None, high), None, None) == (Slice(Window(None, high)),)
 
+    def test_a_held_horizon_says_how_far_it_would_reach(self, shop: Shop) -> None:
+        source = shop.source()
+        table = shop.table(source)
+        with shop.begun("INSERT INTO orders (note) VALUES ('late')") as commit:
+            held = horizon(source, table)
+            commit()
+        after = horizon(source, table).high
+        assert held.reach is not None
+        assert after is not None
+        assert held.reach < after
+
+    def test_a_fingerprint_changes_with_any_row_and_only_then(self, shop: Shop) -> None:
+        shop.execute("INSERT INTO orders (id, note, at) VALUES (1, NULL, '2026-11-15 08:00:00')")
+        shop.execute("INSERT INTO orders (id, note, at) VALUES (2, 'b', '2026-11-15 08:00:01')")
+        source = shop.source()
+        table = shop.table(source)
+        low, high = (Watermark(Kind.TIMESTAMP, f"2026-11-15 08:00:0{second}") for second in (0, 5))
+
+        def fingerprint() -> str | StrandlineError:
+            return source.fingerprints({table.name: (table, Window(low, high))})[table.name]
+
+        seen = [fingerprint()]
+        assert seen == [fingerprint()]
+        shop.execute("INSERT INTO orders (id, note, at) VALUES (9, 'outside', '2026-11-15 08:00:05')")
+        assert seen == [fingerprint()]
+        for change in (
+            "UPDATE orders SET note = '' WHERE id = 1",
+            "UPDATE orders SET note = 'c' WHERE id = 2",
+            "INSERT INTO orders (id, note, at) VALUES (3, 'b', '2026-11-15 08:00:01')",
+            "DELETE FROM orders WHERE id = 1",
+        ):
+            shop.execute(change)
+            assert fingerprint() not in seen, change
+            seen.append(fingerprint())
+
     # --- Integers ----------------------------------------------------------------------------------------------------
 
     def test_an_integer_horizon_is_one_above_the_last_id(self, shop: Shop) -> None:
@@ -323,7 +358,11 @@ class SourceContract:
         assert horizon(source, table).high is None
         for _ in range(3):
             shop.execute("INSERT INTO orders (note) VALUES ('x')")
-        assert horizon(source, table).high == Watermark(Kind.INTEGER, "4")
+        found = horizon(source, table)
+        assert found.high == found.next_id == Watermark(Kind.INTEGER, "4")
+        shop.execute("DELETE FROM orders WHERE id = 3")
+        found = horizon(source, table)
+        assert (found.high, found.next_id) == (Watermark(Kind.INTEGER, "3"), Watermark(Kind.INTEGER, "4"))
 
     def test_an_id_still_to_be_committed_holds_the_horizon(self, shop: Shop) -> None:
         source = shop.source()
