@@ -34,7 +34,7 @@ def backfill(
     """Read a range of a table again and merge it; the watermark stays where it is.
 
     Rows that the target holds in a newer version are not overwritten. A backfill that was interrupted is finished by
-    the next sync. Rows that the source no longer has stay in the target: `strandline verify` finds those.
+    the next sync.
     """
     from strandline.cli.plan import say_plan
     from strandline.cli.selection import one_table
