@@ -54,7 +54,11 @@ class Pipeline:
         if self._source is None:
             spec = self.spec
             self._source = open_source(
-                spec.source, guard=spec.guard, barrier="lookback" if spec.barrier else None, readers=spec.readers
+                spec.source,
+                guard=spec.guard,
+                barrier="lookback" if spec.barrier else None,
+                readers=spec.readers,
+                statements=spec.show_statements,
             )
         return self._source
 

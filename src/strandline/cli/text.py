@@ -88,7 +88,8 @@ def window(span: Window, now: datetime) -> str:
 
 def holder(held_by: Holder) -> str:
     who = f"transaction {held_by.pid}" + (f" ({held_by.user})" if held_by.user else "")
-    return who if held_by.seconds is None else f"{who} open for {duration(held_by.seconds)}"
+    held = who if held_by.seconds is None else f"{who} open for {duration(held_by.seconds)}"
+    return f"{held}: {held_by.statement}" if held_by.statement else held
 
 
 def changes(applied: Applied) -> str:

@@ -65,6 +65,7 @@ class PipelineSpec:
     readers: Annotated[int | None, Key(v.whole(1), "Connections that read one slice. Default: by its size.")] = None
     guard: Annotated[timedelta, Key(v.duration, "How far windows stay below the barrier.")] = timedelta(seconds=5)
     barrier: Annotated[str | None, Key(v.barrier, "`lookback 10m`: no barrier, each table re-reads that much.")] = None
+    show_statements: Annotated[bool, Key(v.boolean, "Name the statement that holds a table, without literals.")] = False
     via: Annotated[str, Key(v.choice("spark", "server"), "`server` moves rows inside one database.")] = "spark"
     freshness: Annotated[Any, Key(v.anything, "Lateness: `{warn_after: {count: 10, period: minute}}`.")] = None
     verify: Annotated[Any, Key(v.anything, "When to verify: `every 1d`, `every 1d repair`.")] = None

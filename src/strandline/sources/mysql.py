@@ -42,12 +42,14 @@ class MySqlSource(DatabaseSource):
         guard: timedelta,
         barrier: str | None = None,
         readers: int | None = None,
+        statements: bool = False,
         sleep: Callable[[float], None] = time.sleep,
         max_wait: timedelta = timedelta(seconds=10),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.planner = MySqlSession(endpoint)
         self.database = endpoint.path
+        self.statements = statements
         self.sleep = sleep
         self.max_wait = max_wait
         self.ticks = clock
@@ -109,9 +111,7 @@ class MySqlSource(DatabaseSource):
                 remedy=f"{self._grant}\nOr accept re-reading instead of a barrier:   barrier: lookback 10m",
                 docs="docs/cursors.md#mysql",
             )
-        elif self.planner.rows(
-            "SELECT 1 FROM information_schema.PROCESSLIST WHERE USER = 'system user' AND COMMAND <> 'Daemon' LIMIT 1"
-        ):
+        elif self._replicates():
             reason = "the source is a replica: what is in flight on its primary cannot be seen from here"
         if reason:
             raise SourceError(
@@ -121,6 +121,17 @@ class MySqlSource(DatabaseSource):
                 docs="docs/cursors.md#standby",
             )
 
+    def _replicates(self) -> bool:
+        """Whether rows come from another server: its threads run here, or are set up and stopped for now."""
+        threads = "SELECT 1 FROM information_schema.PROCESSLIST WHERE USER = 'system user' AND COMMAND <> 'Daemon'"
+        if self.planner.rows(f"{threads} LIMIT 1"):
+            return True
+        mariadb = "mariadb" in self._known.get("version", "").lower()
+        try:
+            return bool(self.planner.rows("SHOW ALL SLAVES STATUS" if mariadb else "SHOW REPLICA STATUS"))
+        except SourceError:
+            return False  # not allowed to ask: what runs has been seen above
+
     @cached_property
     def _sees_others(self) -> bool:
         grants = [str(row[0]) for row in self.planner.rows("SHOW GRANTS")]
@@ -129,11 +140,14 @@ class MySqlSource(DatabaseSource):
     @cached_property
     def _grant(self) -> str:
         user, _, host = str(self.planner.rows("SELECT CURRENT_USER()")[0][0]).rpartition("@")
+        user, host = (part.replace("'", "''") for part in (user, host))
         return f"GRANT PROCESS ON *.* TO '{user}'@'{host}';"
 
     def drain(self) -> Holder | None:
         mariadb = "mariadb" in self._known.get("version", "").lower()
-        return Barrier(self.planner, mariadb, self.sleep, self.max_wait, self.ticks).drain()
+        return Barrier(
+            self.planner, mariadb, self.sleep, self.max_wait, self.ticks, self.guard, self.statements
+        ).drain()
 
     def estimate(self, table: Table, condition: str) -> int | None:
         plan = self.planner.rows(f"EXPLAIN SELECT 1 FROM {self.dialect.relation(table)} WHERE {condition}")

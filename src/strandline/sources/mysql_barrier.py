@@ -4,6 +4,10 @@ InnoDB's list of transactions alone is not enough: its view is cached, a stateme
 not in it, and NOW() is fixed when a statement starts. So statements are noted first; then a canary transaction is
 begun, and only a list that shows the canary is new enough to be believed. A statement that has ended may have left its
 connection's transaction open: that is noted in its stead. T0 must be read before `drain` is called.
+
+A connection that is seen asleep has ended its statement. One that is seen with another statement probably has, but a
+stored function shows its own statements in the place of the one that called it: that is believed only when the guard
+has passed.
 """
 
 from __future__ import annotations
@@ -18,94 +22,136 @@ from strandline.core.errors import SourceError
 from strandline.core.position import Holder
 from strandline.sources.jdbc import MARK
 from strandline.sources.mysql_session import MySqlSession
+from strandline.sources.statement import without_literals
 
 _STATEMENTS = """
-SELECT ID, USER, TIME, {number} FROM information_schema.PROCESSLIST
+SELECT ID, USER, TIME, {number}, INFO FROM information_schema.PROCESSLIST
  WHERE ID <> CONNECTION_ID() AND COMMAND NOT IN ('Sleep', 'Daemon', 'Binlog Dump', 'Binlog Dump GTID')
-   AND USER NOT IN ('event_scheduler', 'unauthenticated user')
+   AND USER <> 'unauthenticated user'
    AND NOT (COALESCE(INFO, '') LIKE 'SELECT%' AND COALESCE(INFO, '') LIKE '%{mark}%'
             AND USER = SUBSTRING_INDEX(CURRENT_USER(), '@', 1))
 """
 _TRANSACTIONS = """
 SELECT trx_mysql_thread_id, CAST(trx_started AS CHAR), trx_id, TIMESTAMPDIFF(SECOND, trx_started, NOW()),
-       trx_is_read_only
+       trx_is_read_only, trx_query
   FROM information_schema.INNODB_TRX
 """
+_CONNECTED = "SELECT ID, USER FROM information_schema.PROCESSLIST WHERE ID IN ({threads})"
 _CACHE_SECONDS = 0.11  # InnoDB refreshes its list only if nobody has read it for a tenth of a second
+_NOT_NUMBERED = 2**48  # from here on InnoDB shows an address: the transaction has written nothing so far
 
 
 @dataclass(frozen=True)
-class InFlight:
-    """What one look showed: statements by connection, transactions by (connection, start), prepared ones by id."""
+class Statement:
+    """What a connection runs. `number` 0: the server does not number statements."""
 
-    statements: dict[int, tuple[str, float, int]]  # user, seconds, query number
-    transactions: dict[tuple[int, str], float]
-    prepared: dict[str, float]
+    user: str
+    seconds: float
+    number: int
+    text: str
+
+    def same(self, later: Statement, elapsed: float) -> bool:
+        """Whether the connection still runs this `elapsed` seconds later; without numbers by age, in doubt yes."""
+        return later.number == self.number if self.number else later.seconds >= elapsed - 2
 
 
+@dataclass(frozen=True)
+class Transaction:
+    """One line of InnoDB's list. `thread` 0: prepared, and its connection has gone."""
+
+    thread: int
+    started: str
+    number: int
+    seconds: float
+    text: str
+
+    def same(self, later: Transaction) -> bool:
+        """Starts are whole seconds, and a number comes with the first write: in doubt, yes."""
+        if self.thread != later.thread or self.started != later.started:
+            return False
+        return self.number == later.number or not (self.numbered and later.numbered)
+
+    @property
+    def numbered(self) -> bool:
+        return 0 < self.number < _NOT_NUMBERED
+
+
+@dataclass(frozen=True)
 class Barrier:
-    def __init__(
-        self,
-        session: MySqlSession,
-        mariadb: bool,
-        sleep: Callable[[float], None],
-        max_wait: timedelta,
-        clock: Callable[[], float],
-    ) -> None:
-        self.session = session
-        self.number = "QUERY_ID" if mariadb else "0"
-        self.sleep = sleep
-        self.max_wait = max_wait.total_seconds()
-        self.clock = clock
+    session: MySqlSession
+    mariadb: bool
+    sleep: Callable[[float], None]
+    max_wait: timedelta
+    clock: Callable[[], float]
+    guard: timedelta
+    statements: bool = False  # whether a holder's statement may be shown
 
     def drain(self) -> Holder | None:
         """None once everything noted has ended; after `max_wait`, whoever has been open longest."""
-        deadline = self.clock() + self.max_wait
-        noted_at = self.clock()
-        first = self._look()
-        statements, transactions = dict(first.statements), dict(first.transactions)
-        prepared: dict[str, float] | None = None
-        now = first
-        while True:
-            elapsed = self.clock() - noted_at
-            for thread, noted in list(statements.items()):
-                if not self._same(noted, now.statements.get(thread), elapsed):
-                    del statements[thread]
-                    left = {key: age for key, age in now.transactions.items() if key[0] == thread}
-                    transactions |= left
-            transactions = {key: age for key, age in transactions.items() if key in now.transactions}
-            if not statements and not transactions:
-                # Only now: a transaction noted above that was prepared meanwhile is among these.
-                prepared = dict(now.prepared) if prepared is None else prepared
-                prepared = {key: age for key, age in prepared.items() if key in now.prepared}
-                if not prepared:
-                    return None
+        deadline = self.clock() + self.max_wait.total_seconds()
+        running = self._running()
+        now = self._open()
+        noted = [found for found in now if found.thread]
+        if running:
+            left = self._outlast_statements(running, deadline)
+            now = self._open()
+            noted += [found for found in now if found.thread in running]
+            if left:
+                return self._oldest(left, [found for found in now if _noted(found, noted)])
+        noted, now = self._outlast(noted, now, deadline)
+        # Only now: a transaction noted above that was prepared meanwhile is among these.
+        prepared = [] if noted else self._outlast([found for found in now if not found.thread], now, deadline)[0]
+        return self._oldest({}, noted or prepared) if noted or prepared else None
+
+    def _outlast_statements(self, noted: dict[int, Statement], deadline: float) -> dict[int, Statement]:
+        """Those of the statements noted that have not ended by the deadline. A connection need be seen idle only once,
+        so busy ones are looked at often."""
+        noted_at, pause = self.clock(), 0.005
+        left = dict(noted)
+        while left:
+            elapsed, now = self.clock() - noted_at, self._running()
+            sure = elapsed >= self.guard.total_seconds()
+            left = {
+                thread: before
+                for thread, before in left.items()
+                if thread in now and (before.same(now[thread], elapsed) or not sure)
+            }
+            if not left or self.clock() >= deadline:
+                break
+            self.sleep(pause)
+            pause = min(pause * 1.2, 0.1)
+        return left
+
+    def _outlast(
+        self, noted: list[Transaction], now: list[Transaction], deadline: float
+    ) -> tuple[list[Transaction], list[Transaction]]:
+        """Those of the transactions noted that have not ended by the deadline, and the last list looked at."""
+        while noted := [found for found in now if _noted(found, noted)]:
             if self.clock() >= deadline:
-                return _holder(statements, transactions, prepared or {}, now)
+                break
             self.sleep(_CACHE_SECONDS)
-            now = self._look()
+            now = self._open()
+        return noted, now
 
-    def _same(self, noted: tuple[str, float, int], now: tuple[str, float, int] | None, elapsed: float) -> bool:
-        """Whether a connection still runs the statement noted. Without numbers, by its age, in doubt yes."""
-        if now is None:
-            return False
-        return now[2] == noted[2] if noted[2] else now[1] >= elapsed - 2
+    def _running(self) -> dict[int, Statement]:
+        sql = _STATEMENTS.format(number="QUERY_ID" if self.mariadb else "0", mark=MARK)
+        return {
+            int(thread): Statement(str(user), float(seconds or 0), int(number or 0), str(text or ""))
+            for thread, user, seconds, number, text in self.session.rows(sql)
+        }
 
-    def _look(self) -> InFlight:
-        """Statements first, then a list of transactions that is certainly newer."""
-        sql = _STATEMENTS.format(number=self.number, mark=MARK)
-        statements = {row[0]: (str(row[1]), float(row[2] or 0), int(row[3] or 0)) for row in self.session.rows(sql)}
+    def _open(self) -> list[Transaction]:
+        """Every transaction that may write, from a list that is certainly newer than this call."""
         with self._canary() as canary:
             rows = self._believed(canary)
-        open_now = [row for row in rows if row[0] != canary and not row[4]]
-        return InFlight(
-            statements,
-            {(row[0], row[1]): float(row[3] or 0) for row in open_now if row[0]},
-            {str(row[2]): float(row[3] or 0) for row in open_now if not row[0]},
-        )
+        return [
+            Transaction(int(row[0] or 0), str(row[1]), int(row[2]), float(row[3] or 0), str(row[5] or ""))
+            for row in rows
+            if row[0] != canary and not row[4]
+        ]
 
     def _believed(self, canary: int) -> list[tuple[Any, ...]]:
-        deadline = self.clock() + max(self.max_wait, 5)
+        deadline = self.clock() + max(self.max_wait.total_seconds(), 5)
         while True:
             rows = self.session.rows(_TRANSACTIONS)
             if any(row[0] == canary for row in rows):
@@ -116,6 +162,7 @@ class Barrier:
                     why="Without a current list, late commits could be lost.",
                     remedy="Somebody may be reading information_schema.INNODB_TRX all the time; stop that, or use "
                     "barrier: lookback 10m",
+                    docs="docs/cursors.md#mysql",
                 )
             self.sleep(_CACHE_SECONDS)
 
@@ -131,17 +178,26 @@ class Barrier:
         finally:
             connection.close()
 
+    def _oldest(self, statements: dict[int, Statement], transactions: list[Transaction]) -> Holder:
+        """Whoever has been at it longest, of those that have not ended."""
+        threads = {transaction.thread for transaction in transactions if transaction.thread}
+        listed = ", ".join(str(thread) for thread in threads)
+        users = dict(self.session.rows(_CONNECTED.format(threads=listed))) if threads else {}
+        held = [Holder(str(thread), run.user, run.seconds, self._shown(run.text)) for thread, run in statements.items()]
+        held += [
+            Holder(
+                str(found.thread) if found.thread else f"prepared {found.number}",
+                str(users.get(found.thread, "")),
+                found.seconds,
+                self._shown(found.text),
+            )
+            for found in transactions
+        ]
+        return max(held, key=lambda holder: holder.seconds or 0)
 
-def _holder(
-    statements: dict[int, tuple[str, float, int]],
-    transactions: dict[tuple[int, str], float],
-    prepared: dict[str, float],
-    now: InFlight,
-) -> Holder:
-    users = {thread: user for thread, (user, _, _) in now.statements.items()}
-    held = [Holder(str(thread), user, seconds) for thread, (user, seconds, _) in statements.items()]
-    held += [
-        Holder(str(key[0]), users.get(key[0], ""), now.transactions.get(key, age)) for key, age in transactions.items()
-    ]
-    held += [Holder(f"prepared {key}", "", now.prepared.get(key, age)) for key, age in prepared.items()]
-    return max(held, key=lambda holder: holder.seconds or 0)
+    def _shown(self, text: str) -> str:
+        return without_literals(text, double_quotes=True) if self.statements else ""
+
+
+def _noted(found: Transaction, noted: list[Transaction]) -> bool:
+    return any(before.same(found) for before in noted)

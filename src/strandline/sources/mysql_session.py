@@ -208,7 +208,10 @@ def _fault(said: str) -> SourceError:
 def _refused(endpoint: Endpoint, code: int, said: str) -> ConnectError:
     said = said.replace(endpoint.password, "…") if endpoint.password else said
     text, remedy = said, "Check that the server runs and that host and port are right"
-    if code in (1044, 1045, 1698):
+    if code == 1044:
+        text = f'"{endpoint.user}" may not use the database "{endpoint.path}"'
+        remedy = "GRANT SELECT on its tables to the source's user"
+    elif code in (1045, 1698):
         text, remedy = f'login as "{endpoint.user}" was refused', "Check user and password of the source"
     elif code == 1049:
         remedy = "Check the name at the end of the source's URL"

@@ -18,7 +18,7 @@ from strandline.core.watermark import Kind, Watermark
 from strandline.endpoint import Endpoint
 from strandline.sources.database import EMPTY, DatabaseSource
 from strandline.sources.dialect import column_of
-from strandline.sources.postgres_barrier import drain
+from strandline.sources.postgres_barrier import Barrier
 from strandline.sources.postgres_catalog import Catalog, describe, described
 from strandline.sources.postgres_dialect import PostgresDialect
 from strandline.sources.postgres_sequence import sequences
@@ -36,11 +36,13 @@ class PostgresSource(DatabaseSource):
         guard: timedelta,
         barrier: str | None = None,
         readers: int | None = None,
+        statements: bool = False,
         sleep: Callable[[float], None] = time.sleep,
         max_wait: timedelta = timedelta(seconds=10),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.planner = PostgresSession(endpoint)
+        self.statements = statements
         self.sleep = sleep
         self.max_wait = max_wait
         self.ticks = clock
@@ -79,7 +81,7 @@ class PostgresSource(DatabaseSource):
         return str(at)
 
     def drain(self) -> Holder | None:
-        return drain(self.planner, self.sleep, self.max_wait, self.ticks)
+        return Barrier(self.planner, self.sleep, self.max_wait, self.ticks, self.statements).drain()
 
     def estimate(self, table: Table, condition: str) -> int | None:
         relation = self.dialect.relation(table)

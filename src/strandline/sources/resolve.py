@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from strandline.core.errors import SourceError
 from strandline.core.table import Column, Mode, Table, TableInfo
-from strandline.core.watermark import Cursor
+from strandline.core.watermark import Cursor, Kind
 from strandline.sources.dialect import column_of
 from strandline.sources.names import nearest, split
 from strandline.sources.zones import age, is_utc, zone_info
@@ -179,8 +179,17 @@ def _deleted(table: Table, info: TableInfo, columns: Sequence[Column]) -> None:
             )
 
 
+_NO_GUARD = (
+    "guard is 0: a transaction that has taken its time but is not listed yet by the database can be lost\n"
+    "Leave it out (5s), or make it as long as a busy server may pause a connection."
+)
+
+
 def _warnings(source: DatabaseSource, table: Table, info: TableInfo) -> list[str]:
     found = []
+    timed = table.cursor is not None and table.cursor.kind is not Kind.INTEGER
+    if timed and not source.guard and source.barrier is None and all(text != _NO_GUARD for _, text in source.warnings):
+        found.append(_NO_GUARD)  # once: it is the pipeline's
     if table.cursor and info.kind == "table" and table.cursor.column not in info.indexed:
         rows = f" ({info.estimated_rows:,} rows)" if info.estimated_rows else ""
         column = source.dialect.quote(table.cursor.column)

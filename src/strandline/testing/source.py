@@ -76,7 +76,7 @@ class Shop(ABC):
         self._connection.close()
 
     def source(self, **options: Any) -> Source:
-        given: dict[str, Any] = {"guard": timedelta(0), "max_wait": timedelta(milliseconds=300), **options}
+        given: dict[str, Any] = {"guard": timedelta(microseconds=1), "max_wait": timedelta(milliseconds=300), **options}
         source = open_source(Endpoint.parse(self.url), **given)
         self._open.callback(source.close)
         return source
