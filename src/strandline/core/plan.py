@@ -160,6 +160,8 @@ def _opening(ask: Ask, found: Horizon, now: str) -> _Open | Planned:
         reason = Reason.HELD if held else Reason.NOTHING_NEW
         return _planned(ask, reason, horizon=replace(found, observed=position.observed), note=back.why, gap=back)
     horizon, stall, gap = past_stall(table, position, found)
+    if horizon.held_by is not None:
+        gap = gap or position.gap  # closed only when nothing is in the way any more
     window = next_window(ask, horizon)
     _check_rereading(table, horizon, gap)
     if window is None:
@@ -355,7 +357,7 @@ def _check_rereading(table: Table, horizon: Horizon, gap: Gap | None) -> None:
     if table.mode is Mode.SNAPSHOT:
         return
     twice = "lookback" if table.lookback is not None else "nulls: include" if table.nulls == "include" else ""
-    twice = "max_stall: {then: skip}" if gap else twice
+    twice = "max_stall: {then: skip}" if gap and not horizon.proven else twice
     if table.mode is Mode.APPEND and twice:
         raise SourceError(
             f"{twice} re-reads rows, and append mode would add them again",
