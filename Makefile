@@ -1,9 +1,9 @@
-# make setup | demo | test | check | bench | lock | clean
+# make setup | demo | test | check | bench | mutants | lock | clean
 PYTHON ?=
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test check lint bench lock clean
+.PHONY: setup demo test check lint bench mutants lock clean
 
 setup: $(READY)
 
@@ -27,6 +27,9 @@ lint: setup
 
 bench: setup
 	$(BIN)/python benchmarks/foundation.py
+
+mutants: setup
+	$(BIN)/python tests/mutants/mutants.py
 
 lock: setup
 	$(BIN)/uv pip compile requirements/build.in --upgrade $(LOCK) --output-file requirements/build.txt

@@ -1,0 +1,317 @@
+"""Mistakes planted in the product one by one, each of which the suite must catch: `make mutants`.
+
+A mutant is one text replaced in one file of a copy of the package. The tests named beside it run against that copy and
+must fail; against the untouched product they must pass, or they would prove nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "strandline"
+
+PLAN, POSITION, RUN, BOOKS = ("tests/unit/test_plan.py", "tests/unit/test_position.py", "tests/unit/test_run.py",
+                              "tests/unit/test_books.py")  # fmt: skip
+STALL, BACKFILL, RECONCILE = "tests/unit/test_stall.py", "tests/unit/test_backfill.py", "tests/unit/test_reconcile.py"
+POSTGRES, MARIADB = (f"tests/contracts/test_source.py::Test{name}Source" for name in ("Postgres", "Mariadb"))
+BARRIER_PG, BARRIER_MY = "tests/integration/test_barrier_postgres.py", "tests/integration/test_barrier_mysql.py"
+DELTA = "tests/contracts/test_sink.py::TestDeltaSink"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    name: str
+    file: str  # within the package
+    old: str  # occurs there exactly once
+    new: str
+    tests: tuple[str, ...]
+
+    def applied(self, text: str) -> str:
+        found = text.count(self.old)
+        if found != 1:
+            raise ValueError(f"{self.name}: {self.file} has its text {found} times, not once")
+        return text.replace(self.old, self.new)
+
+
+MUTANTS = (
+    # how far it is safe to read
+    Mutant(
+        "the guard is 0",
+        "sources/database.py",
+        "Horizon(_bound(table.cursor, at, self.guard))",
+        "Horizon(_bound(table.cursor, at, timedelta(0)))",
+        (f"{POSTGRES}::test_the_horizon_is_the_databases_clock_less_the_guard",),
+    ),
+    Mutant(
+        "the barrier is not waited for",
+        "sources/database.py",
+        "holder = self.drain() if guarded and self.barrier is None else None",
+        "holder = None",
+        (f"{POSTGRES}::test_an_open_transaction_holds_the_horizon_until_it_commits",),
+    ),
+    Mutant(
+        "prepared transactions are ignored",
+        "sources/postgres_barrier.py",
+        "return self._outlast(_waiting(prepared), deadline) if prepared else None",
+        "return None",
+        (f"{BARRIER_PG}::test_an_unprivileged_reader_waits_for_prepared_transactions_too",),
+    ),
+    Mutant(
+        "prepared transactions are noted before the others have ended",
+        "sources/mysql_barrier.py",
+        "prepared = [] if noted else self._outlast([found for found in now if not found.thread], now, deadline)[0]",
+        "prepared: list[Transaction] = []",
+        (f"{BARRIER_MY}::test_an_xa_transaction_prepared_and_left_while_it_is_waited_for_is_waited_for_further",),
+    ),
+    Mutant(
+        "statements in flight are not noted",
+        "sources/mysql_barrier.py",
+        "running = self._running()",
+        "running: dict[int, Statement] = {}",
+        (f"{BARRIER_MY}::test_an_event_worker_is_waited_for", f"{BARRIER_MY}::test_a_slow_statement_is_waited_for"),
+    ),
+    Mutant(
+        "the upper bound is found by the data query itself",
+        "sources/dialect.py",
+        'bounds = [f"{column} < {dialect.literal(table.cursor, high)}"]',
+        'bounds = [f"{column} <= (SELECT max({column}) FROM {dialect.relation(table)})"]',
+        (f"{POSTGRES}::test_a_microsecond_is_in_exactly_one_window",),
+    ),
+    Mutant(
+        "windows leave out the watermark itself",
+        "sources/dialect.py",
+        'f"{column} >= {dialect.literal(table.cursor, low)}"',
+        'f"{column} > {dialect.literal(table.cursor, low)}"',
+        (f"{POSTGRES}::test_a_row_stamped_at_the_watermark_after_the_run_is_in_the_next_window",),
+    ),
+    Mutant(
+        "the bound is not cut to the column's precision",
+        "sources/database.py",
+        "return high.floor(cursor.precision)",
+        "return high",
+        (f"{BARRIER_PG}::test_a_row_written_after_the_barrier_never_lands_below_it_however_it_is_rounded",),
+    ),
+    Mutant(
+        "one explicit id drags the watermark past ids to come",
+        "sources/postgres.py",
+        "high = min(int(value) for value in answer if value is not None) + 1",
+        "high = max(int(value) for value in answer if value is not None) + 1",
+        (f"{BARRIER_PG}::test_ids_still_to_come_below_an_explicit_one_arrive",),
+    ),
+    Mutant(
+        "rows without a cursor are passed over in silence",
+        "sources/database.py",
+        'if nulls and table.nulls != "include":',
+        "if False:",
+        (f"{POSTGRES}::test_null_cursors_are_refused_or_counted_never_skipped",),
+    ),
+    # what a run does, and in which order
+    Mutant(
+        "the state moves before the sink",
+        "core/position.py",
+        "return replace(self, intent=batch, status=Status.RUNNING)",
+        "return replace(self, intent=batch, watermark=batch.watermark, status=Status.RUNNING)",
+        (RUN,),
+    ),
+    Mutant(
+        "batch numbers start again",
+        "core/position.py",
+        "number = 1 if self.batch is None else self.batch.number + 1",
+        "number = 1 if self.plan is None else self.plan.done + 1",
+        (RUN, POSITION),
+    ),
+    Mutant(
+        "the epoch is not raised", "core/position.py", "epoch=self.epoch + 1,", "epoch=self.epoch,", (POSITION, RUN)
+    ),
+    Mutant(
+        "batches are compared by number only",
+        "core/batch.py",
+        "return other is not None and replace(other, attempt=self.attempt) == self",
+        "return other is not None and other.number == self.number",
+        ("tests/unit/test_batch.py", RECONCILE),
+    ),
+    Mutant(
+        "whatever the target holds is taken for ours",
+        "core/reconcile.py",
+        "if receipt and intent and intent.same(held):",
+        "if receipt and intent:",
+        (RECONCILE, RUN),
+    ),
+    Mutant(
+        "a lost target is written to",
+        "core/reconcile.py",
+        "if last is None and held is None:",
+        "if held is None:",
+        (RECONCILE, RUN),
+    ),
+    Mutant(
+        "a retry plans a wider window",
+        "core/plan.py",
+        "    if position.plan is not None:\n        return Planned(",
+        "    if False:\n        return Planned(",
+        (PLAN, RUN),
+    ),
+    Mutant(
+        "a lease that was lost is not noticed",
+        "core/books.py",
+        "            expires_at=stamp(now + self.lease_time),\n        )\n\n    def begin",
+        "            expires_at=stamp(now + self.lease_time),\n            revision=0,\n        )\n\n    def begin",
+        (BOOKS, RUN),
+    ),
+    Mutant(
+        "the state is written without a comparison",
+        "state/memory.py",
+        "if revision != record.revision:",
+        "if False:",
+        (BOOKS, RUN),
+    ),
+    Mutant(
+        "an idle run moves the watermark to a bound that nothing proves",
+        "core/position.py",
+        "if window is not None and (plan.proven or window.empty) and (up is None or up < window.high):",
+        "if window is not None and (up is None or up < window.high):",
+        (PLAN, POSITION),
+    ),
+    Mutant(
+        "a change of what the watermark measures is not noticed",
+        "core/plan.py",
+        "if position.measures.get(name, now) != now",
+        "if False",
+        (PLAN,),
+    ),
+    # ranges that are looked at again
+    Mutant(
+        "the watermark follows a range read again down",
+        "core/position.py",
+        "if slice_.last and (watermark is None or watermark < slice_.window.high):",
+        "if slice_.last:",
+        ("tests/property/test_machine.py",),
+    ),
+    Mutant(
+        "a range passed over is closed while its transaction is open",
+        "core/plan.py",
+        "gap = gap or position.gap",
+        "gap = None",
+        (STALL,),
+    ),
+    Mutant(
+        "a clock that went back is not noticed",
+        "core/stall.py",
+        "if not position.observed or seconds_between(position.observed, found.observed) >= 0:",
+        "if True:",
+        (STALL,),
+    ),
+    Mutant(
+        "what was seen is taken after the rows were read",
+        "core/plan.py",
+        "found = source.fingerprints(asked) if asked else {}",
+        "found = {name: str(_fingerprint(opened[name].ask.position)) for name in asked}",
+        (BACKFILL,),
+    ),
+    Mutant(
+        "an overlap is compared by count alone",
+        "sources/database.py",
+        'else f"{answer[0]}:{answer[1]}"',
+        'else f"{answer[0]}"',
+        (f"{POSTGRES}::test_a_fingerprint_changes_with_any_row_and_only_then",),
+    ),
+    Mutant(
+        "a backfill moves the watermark",
+        "core/backfill.py",
+        "tuple(replace(part, last=False) for part in slices)",
+        "slices",
+        (BACKFILL, "tests/property/test_machine.py"),
+    ),
+    Mutant(
+        "append mode reads rows again",
+        "core/plan.py",
+        "if table.mode is Mode.APPEND and twice:",
+        "if False:",
+        (PLAN, STALL),
+    ),
+    # the target
+    Mutant(
+        "an older row overwrites a newer one",
+        "sinks/delta_rows.py",
+        "s.{cursor} >= t.{cursor})",
+        "true)",
+        (f"{DELTA}::test_a_newer_row_is_never_overwritten_and_an_equal_one_is_refreshed",),
+    ),
+    Mutant(
+        "the epoch is not part of Delta's count",
+        "sinks/delta_log.py",
+        "return batch.epoch << 32 | batch.number",
+        "return batch.number",
+        (f"{DELTA}::test_a_zombie_of_an_older_epoch_commits_nothing",),
+    ),
+    Mutant(
+        "a fence raises nothing",
+        "sinks/delta.py",
+        "if count >> 32 >= epoch:",
+        "if True:",
+        (f"{DELTA}::test_a_fence_shuts_out_a_batch_that_is_on_its_way",),
+    ),
+    Mutant(
+        "a write that Delta skipped counts as done",
+        "sinks/delta.py",
+        "held = None if log is None else _held(log, table, batch)\n        if held is None:",
+        "held = None if log is None else log.receipt(table)\n        if held is None:",
+        (f"{DELTA}::test_a_zombie_that_wakes_up_past_its_checks_commits_nothing",),
+    ),
+)
+
+
+def _pytest(package: Path, tests: tuple[str, ...]) -> int:
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-o",
+        f"pythonpath={package}",
+        *tests,
+    ]
+    environment = {**os.environ, "PYTHONPATH": str(package), "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False).returncode
+
+
+def _try(mutant: Mutant) -> str:
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "strandline"
+        shutil.copytree(PACKAGE, copy)
+        path = copy / mutant.file
+        path.write_text(mutant.applied(path.read_text()))
+        code = _pytest(Path(folder), mutant.tests)
+    return {0: "SURVIVED", 1: "caught"}.get(code, f"pytest ended with {code}")
+
+
+def main(chosen: list[str]) -> int:
+    """All mutants, or those whose name contains one of the words given. Returns how many were not caught."""
+    mutants = [mutant for mutant in MUTANTS if not chosen or any(word in mutant.name for word in chosen)]
+    tests = tuple(dict.fromkeys(test for mutant in mutants for test in mutant.tests))
+    if code := _pytest(ROOT / "src", tests):
+        print(f"the tests do not pass on the product itself (pytest ended with {code})")
+        return 1
+    missed = 0
+    for mutant in mutants:
+        started = time.monotonic()
+        verdict = _try(mutant)
+        missed += verdict != "caught"
+        print(f"{verdict:10}{time.monotonic() - started:6.1f} s  {mutant.name}", flush=True)
+    print(f"{len(mutants) - missed} of {len(mutants)} mutants caught")
+    return missed
+
+
+if __name__ == "__main__":
+    sys.exit(min(main(sys.argv[1:]), 1))
