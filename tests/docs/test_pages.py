@@ -100,3 +100,10 @@ def test_the_readmes_config_and_python_run(pg_database: str, tmp_path: Path, mon
     assert isinstance(plan, strandline.PipelinePlan) and isinstance(result, strandline.RunResult)
     assert [table.table for table in plan.tables] == ["customers", "orders", "order_items"]
     assert not result.failed
+
+
+def test_every_test_that_a_promise_names_exists() -> None:
+    named = re.findall(r"`((?:tests|src)/[\w/]+\.py)::(\w+)`", (ROOT / "docs" / "guarantees.md").read_text())
+    assert len(named) > 20
+    missing = [name for path, name in named if f"def {name}(" not in (ROOT / path).read_text()]
+    assert missing == []
