@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 from strandline.core.errors import ConfigError, SourceError, StrandlineError
 from strandline.core.table import Table
@@ -27,6 +28,9 @@ MARK = "/* strandline reader */"
 """In every statement that Spark reads with: it tells a database's barrier that nothing is being written."""
 log = logging.getLogger(__name__)
 
+_SPARKS = {"sessionInitStatement", "preferTimestampNTZ", "pushDownPredicate", "pushDownAggregate", "pushDownLimit"}
+"""Properties that are Spark's own: it knows them in any case."""
+
 OPERATION = "_strandline_operation"
 """The column of a soft-deleting table that says what became of a row."""
 
@@ -35,12 +39,23 @@ Transform = Callable[["DataFrame"], "DataFrame"]
 
 @dataclass(frozen=True)
 class Reader:
-    """How Spark reaches the database. User and password travel as properties, never in the URL."""
+    """How Spark reaches the database. The login travels as properties, never in the URL."""
 
     url: str
     properties: Mapping[str, str] = field(repr=False)
     translate: Callable[[str], StrandlineError | None]  # the driver's error, from the text of Spark's
     rows_per_reader: int = 100_000  # below this a second connection costs more than it brings
+
+    @property
+    def address(self) -> str:
+        """The URL with every setting of the driver whose name has capitals.
+
+        Beside predicates Spark hands properties to the driver in lower case, and the driver ignores what it does not
+        know: sessions would be in the server's zone, and unencrypted where the config asks for more.
+        """
+        spelled = {name: value for name, value in self.properties.items() if not name.islower() and name not in _SPARKS}
+        text = "&".join(f"{name}={quote(value, '')}" for name, value in spelled.items())
+        return f"{self.url}?{text}" if text else self.url
 
 
 @dataclass(frozen=True)
@@ -106,7 +121,7 @@ class JdbcChanges:
         relation = self._relation(carried)
         log.debug("%s: %s, readers: %s", self.table.where_text, relation, self._tiles.conditions)
         read = spark.read.jdbc(
-            self.reader.url,
+            self.reader.address,
             relation,
             predicates=list(self._tiles.conditions),
             properties={**self.reader.properties, "customSchema": _schema(carried)},

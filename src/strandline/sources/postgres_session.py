@@ -118,7 +118,7 @@ def connect(endpoint: Endpoint) -> psycopg.Connection[tuple[Any, ...]]:
 
 
 def reader(endpoint: Endpoint) -> Reader:
-    """What Spark is told: read-only sessions in UTC, rows in portions, the binary protocol from the first row."""
+    """What Spark is told: read-only sessions in UTC, rows in portions, the binary protocol from the first row on."""
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host or "localhost"
     properties = {
         "driver": "org.postgresql.Driver",
@@ -128,6 +128,7 @@ def reader(endpoint: Endpoint) -> Reader:
         "readOnly": "true",
         "fetchsize": "10000",
         "prepareThreshold": "-1",
+        "binaryTransferDisable": "1082",  # date: the driver puts days before 1582 into another calendar
         "preferTimestampNTZ": "true",
         "sessionInitStatement": _SETTINGS,
         "pushDownPredicate": "false",
