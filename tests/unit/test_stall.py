@@ -165,6 +165,23 @@ def test_a_row_written_just_after_the_step_is_read_however_late_the_next_look_is
     assert [row["id"] for row in world.target_rows()] == [1, 2]
 
 
+def test_a_limit_leaves_the_rest_of_the_range_open(world: World) -> None:
+    world.clock.advance(100)
+    world.poll()
+    mark = world.position().watermark
+    world.source.clock.advance(-50)
+    for id in (2, 3, 4):
+        world.write(id)
+    world.poll()
+    world.clock.advance(100)
+    while world.position().gap is not None:
+        world.poll(limit=1)
+        after = world.position().watermark
+        assert mark is not None and after is not None and after >= mark
+        world.clock.advance(1)
+    assert [row["id"] for row in world.target_rows()] == [1, 2, 3, 4]
+
+
 def test_append_stops_where_rows_stand_in_a_range_that_had_been_read() -> None:
     world = World()
     world.table(mode=Mode.APPEND)

@@ -106,7 +106,7 @@ def _state(table: TableStatus) -> str:
 def _remark(table: TableStatus) -> str:
     parts = [f"by {table.running}"] if table.running else []
     parts += [f"held by {table.held}"] if table.held else []
-    parts += [f"rows may still appear from {table.open_from} on: read again"] if table.open_from else []
+    parts += [f"read again from {table.open_from}"] if table.open_from else []
     if table.plan:
         parts.append(f"run {table.plan.run_id}: {table.plan.done} of {table.plan.slices} slices done")
     if table.error:

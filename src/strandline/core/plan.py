@@ -291,11 +291,19 @@ def _with_work(source: Source, part: _Open, rows: int | None, run_id: str, limit
         proven=horizon.proven,
         held_by=horizon.held_by,
         stall=part.stall,
-        gap=part.gap,
+        gap=_left_open(part, window.high),
         overlap=None if whole else _overlap(source, part, window.high),
         note=horizon.note,
     )
     return Planned(table, position, plan, ask.measures)
+
+
+def _left_open(part: _Open, high: Watermark) -> Gap | None:
+    """What stays open once a window has been read up to `high`, which a limit may have put below the watermark."""
+    again, mark = part.ask.position.gap, part.ask.position.watermark
+    if part.gap is None and again is not None and mark is not None and high < mark:
+        return replace(again, low=high)
+    return part.gap
 
 
 def _tile(position: Position, window: Window) -> Window:

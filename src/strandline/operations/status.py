@@ -40,7 +40,7 @@ class TableStatus:
     rows: int
     plan: OpenPlan | None
     held: str  # since when nothing new can be read, and who is in the way
-    open_from: Watermark | None  # below the watermark, where rows may still appear: it is looked at again
+    open_from: str  # where rows may still appear below the watermark, and why: it is looked at again
     running: str  # who holds the lease
     error: str
     updated_at: str
@@ -59,7 +59,7 @@ class TableStatus:
             "rows": self.rows,
             "open_plan": plan and {"run_id": plan.run_id, "done": plan.done, "slices": plan.slices},
             "held_by": self.held or None,
-            "open_from": self.open_from.text if self.open_from else None,
+            "open_from": self.open_from or None,
             "running": self.running or None,
             "error": self.error or None,
             "updated_at": self.updated_at,
@@ -156,7 +156,7 @@ def _table(record: Record, lease: Lease | None, now: datetime) -> TableStatus:
         rows=totals.rows_inserted + totals.rows_updated + totals.rows_deleted,
         plan=OpenPlan(plan.run_id, plan.done, len(plan.slices), run_age(plan.run_id, now)) if plan else None,
         held=f"{position.stall.holder}, since {position.stall.since}" if position.stall else "",
-        open_from=position.gap.low if position.gap else None,
+        open_from=f"{position.gap.low or 'the beginning'} ({position.gap.why})" if position.gap else "",
         running=running,
         error=error or position.error,
         updated_at=position.updated_at,
