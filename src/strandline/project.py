@@ -29,6 +29,8 @@ from strandline.state import open_state
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from strandline.verify.verdict import Verdict
+
 
 def load(path: str | Path | None = None) -> Project:
     """The project of a config file; without a path: STRANDLINE_CONFIG, or strandline.yml upward from here."""
@@ -191,16 +193,7 @@ class Project:
         run_id = new_id(books.state.now())
         with self.opened(pipeline, spark) as opened:
             planned = retried(lambda: planning(opened, run_id), lambda _, wait: time.sleep(wait))
-            hop = Hop(
-                run_id,
-                pipeline,
-                opened.source,
-                opened.sink,
-                books,
-                listener,
-                parallel=opened.spec.parallel,
-                redact=self.config.redactor.redact,
-            )
+            hop = self._hop(run_id, opened, listener)
             listener(RunStarted(run_id, pipeline, len(planned)))
             self._warn(hop, opened.source.warnings)
             if resting:
@@ -216,6 +209,48 @@ class Project:
             failed = [error_text(outcome) for outcome in outcomes if outcome.status is Status.FAILED]
             raise RunFailedError(f"run {run_id}: {len(failed)} of {len(outcomes)} tables failed: {failed[0]}")
         return result
+
+    def verify(
+        self,
+        pipeline: str,
+        *,
+        tables: Collection[str] = (),
+        spark: SparkSession | None = None,
+        repair: bool = False,
+        delete: bool = False,
+        delete_fraction: float = 0.01,
+        listener: Listener = _nobody,
+        caller: Caller | None = None,
+    ) -> tuple[Verdict, ...]:
+        """Compare source and target below each table's watermark, inside each system.
+
+        `repair`: then make the parts that differ equal, by a run of its own. Rows that the source does not have are
+        deleted only with `delete`, and only if they are at most `delete_fraction` of the target's rows.
+        """
+        from strandline.verify.run import Deleting, Verifier
+
+        run_id = new_id(self.books.state.now())
+        with self.opened(pipeline, spark) as opened:
+            hop = self._hop(run_id, opened, listener)
+            verifier = Verifier(run_id, opened.source, opened.sink, listener, hop.redact)
+            found = [verifier.verify(ask) for ask in self._asks(opened, tables, full=False)]
+            if not repair:
+                return tuple(part.verdict for part in found)
+            started = caller or Caller.here("api")
+            deleting = Deleting(delete, delete_fraction)
+            return verifier.repair(found, deleting, lambda work: self._carry_out(hop, work, started))
+
+    def _hop(self, run_id: str, opened: Pipeline, listener: Listener) -> Hop:
+        return Hop(
+            run_id,
+            opened.spec.name,
+            opened.source,
+            opened.sink,
+            self.books,
+            listener,
+            parallel=opened.spec.parallel,
+            redact=self.config.redactor.redact,
+        )
 
     def _warn(self, hop: Hop, warnings: Sequence[tuple[str, str]]) -> None:
         for table, message in warnings:

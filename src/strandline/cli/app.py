@@ -16,6 +16,7 @@ from strandline.cli.runs import runs
 from strandline.cli.setup import demo, doctor, init
 from strandline.cli.status import status
 from strandline.cli.sync import retry, sync
+from strandline.cli.verify import verify
 from strandline.cli.watermark import watermark
 from strandline.core.errors import ConfigError, RunFailedError, StrandlineError
 
@@ -50,7 +51,7 @@ def app(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for _command in (init, doctor, demo, plan, sync, backfill, retry, status, watermark, runs):
+for _command in (init, doctor, demo, plan, sync, backfill, retry, verify, status, watermark, runs):
     app.add_command(_command)
 
 

@@ -15,6 +15,8 @@ from rich.text import Text
 from strandline.cli import text
 from strandline.core.events import (
     Committed,
+    Compared,
+    Comparing,
     Event,
     Held,
     Intended,
@@ -103,23 +105,46 @@ class Bars:
                 self._committed(event)
             case TableFinished():
                 self._finished(event)
+            case Comparing():
+                self._comparing(event)
+            case Compared():
+                self._compared(event)
 
     def _begin(self, event: Planned) -> None:
         plan = event.plan
+        total = len(plan.slices) if len(plan.slices) > 1 else None  # one slice: a bar that only moves
+        self._add(event, total, plan.done, len(plan.remaining))
+
+    def _add(self, event: TableEvent, total: int | None, completed: int, of: int) -> None:
         task = self._progress.add_task(
             event.table,
-            total=len(plan.slices) if len(plan.slices) > 1 else None,  # one slice: a bar that only moves
-            completed=plan.done,
+            total=total,
+            completed=completed,
             stage=event.stage,
             state="",
             rows="",
             rate="",
             note="",
             done=0,
-            of=len(plan.remaining),
+            of=of,
             per_slice=0.0,
         )
         self._tables[event.pipeline, event.table, event.stage] = _AtWork(task, time.monotonic())
+
+    def _comparing(self, event: Comparing) -> None:
+        if self._table(event) is None:
+            self._add(event, event.of, 0, event.of)
+        table = self._tables[event.pipeline, event.table, event.stage]
+        self._progress.update(table.task, completed=event.done, state="verify", note=event.step)
+
+    def _compared(self, event: Compared) -> None:
+        table = self._table(event)
+        if table is None:
+            return
+        rows = text.many(event.rows, "row")
+        self._progress.update(table.task, total=1, completed=1, state=event.status, rows=rows, note="")
+        self._progress.stop_task(table.task)
+        del self._tables[event.pipeline, event.table, event.stage]  # a repair begins a bar of its own
 
     def _committed(self, event: Committed) -> None:
         table = self._table(event)

@@ -17,6 +17,8 @@ from strandline.cli.invocation import Invocation
 from strandline.core.events import (
     Adopted,
     Committed,
+    Compared,
+    Comparing,
     Event,
     Held,
     Intended,
@@ -88,6 +90,10 @@ def describe(event: Event, now: datetime) -> str:
             return f"slice {event.number} of {event.of}: {rows}, {text.changes(event.applied)}"
         case Retrying():
             return f"trying again in {text.duration(event.wait_seconds)}: {event.error}"
+        case Comparing():
+            return f"verify: {event.step}"
+        case Compared():
+            return f"verify: {event.status}, {text.many(event.rows, 'row')} in {text.duration(event.seconds)}"
         case Maintained():
             return "target compacted and cleaned up"
         case Warned():

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="About N rows per table, whole cursor values.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and move nothing.")
 @click.option("--full", is_flag=True, help="Replace the target in one commit and restart the watermark. Asks first.")
+@click.option("--verify", is_flag=True, help="Then compare source and target; exit code 1 if they differ.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--job-id", default="", metavar="ID", help="Your scheduler's id of this job, for the run history.")
 @common
@@ -37,6 +38,7 @@ def sync(
     limit: int | None,
     dry_run: bool,
     full: bool,
+    verify: bool,
     yes: bool,
     job_id: str,
 ) -> int:
@@ -55,7 +57,8 @@ def sync(
             return show(invocation, project, chosen, limit=limit, full=full)
         if full:
             invocation.confirm(_question(chosen), yes=yes)
-        return _Syncing(invocation, Caller.here("cli", job_id), limit=limit, full=full).run(project, chosen)
+        caller = Caller.here("cli", job_id)
+        return _Syncing(invocation, caller, limit=limit, full=full, verify=verify).run(project, chosen)
 
 
 def _question(chosen: Mapping[str, tuple[str, ...]]) -> str:
@@ -75,6 +78,7 @@ class _Syncing:
     caller: Caller
     limit: int | None = None
     full: bool = False
+    verify: bool = False
 
     def run(self, project: Project, chosen: Mapping[str, tuple[str, ...]]) -> int:
         """Returns the exit code. A pipeline that cannot even start leaves the others alone."""
@@ -87,6 +91,8 @@ class _Syncing:
                 result = self._one(project, name, tables)
                 documents.append(result.to_json())
                 codes.add(1 if result.failed else 0)
+                if self.verify:
+                    codes.add(self._verify(project, result, documents[-1]))
             except StrandlineError as error:
                 self.invocation.tell_error(error.at(name))
                 documents.append(_not_started(name, self.invocation.redact(str(error))))
@@ -108,6 +114,17 @@ class _Syncing:
             for note in render.limit_notes(result, self.limit):
                 self.invocation.tell(f"note: {note}")
         return result
+
+    def _verify(self, project: Project, result: RunResult, document: dict[str, Any]) -> int:
+        """The tables of this run, on the same session; what was found goes into the run's document."""
+        from strandline.cli.verify import verified
+
+        tables = [outcome.table for outcome in result.tables if not outcome.error]
+        if not tables:
+            return 0
+        verdicts, code = verified(self.invocation, project, {result.pipeline: tables})
+        document["verify"] = [verdict.to_json() for verdict in verdicts]
+        return code
 
 
 def watched(invocation: Invocation, run: Callable[[Listener], RunResult]) -> RunResult:

@@ -76,6 +76,7 @@ class How(StrEnum):
     CHANGES = "changes"
     FRESH = "fresh"  # the target holds no row that a row of this batch could repeat: nothing need be matched
     REPLACE = "replace"  # the batch replaces the whole target in one commit (snapshot, `--full`)
+    REPAIR = "repair"  # one part of the target is made equal to the batch, newer rows or not (`verify --repair`)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from strandline.core.position import Gap, Holder, Overlap, Position, Reason, Sta
 from strandline.core.protocols import Record
 from strandline.core.records import COUNTS
 from strandline.core.watermark import Kind, Watermark
-from strandline.core.window import KeyRange, Slice, Window
+from strandline.core.window import KeyHash, KeyRange, Part, Repair, Slice, Window
 
 Json = dict[str, Any]
 
@@ -156,6 +156,7 @@ def _slice_json(part: Slice) -> Json:
         "read_from": _text(part.read_from),
         "nulls": part.nulls,
         "last": part.last,
+        "repair": [_part_json(part.repair.part), part.repair.deletes] if part.repair else None,
     }
 
 
@@ -166,7 +167,20 @@ def _json_slice(kind: Kind, raw: Json) -> Slice:
         read_from=_watermark(kind, raw["read_from"]),
         nulls=raw["nulls"],
         last=raw["last"],
+        repair=Repair(_json_part(raw["repair"][0]), raw["repair"][1]) if raw.get("repair") else None,
     )
+
+
+def _part_json(part: Part) -> Json:
+    if isinstance(part, KeyRange):
+        return {"column": part.column, "low": part.low, "high": part.high}
+    return {"forms": part.forms, "modulo": part.modulo, "remainders": part.remainders}
+
+
+def _json_part(raw: Json) -> Part:
+    if "column" in raw:
+        return KeyRange(raw["column"], raw["low"], raw["high"])
+    return KeyHash(tuple(raw["forms"]), raw["modulo"], tuple(raw["remainders"]))
 
 
 def _window_json(window: Window) -> Json:

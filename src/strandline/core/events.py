@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from strandline.core.batch import Applied, Batch
+from strandline.core.compare import Differences
 from strandline.core.position import Holder, Status, TablePlan
 from strandline.core.window import Slice
 
@@ -97,6 +98,26 @@ class Warned(TableEvent):
 @dataclass(frozen=True)
 class Maintained(TableEvent):
     """The target was compacted and cleaned up."""
+
+
+@dataclass(frozen=True)
+class Comparing(TableEvent):
+    """A verification is at this step."""
+
+    step: str
+    done: int
+    of: int
+
+
+@dataclass(frozen=True)
+class Compared(TableEvent):
+    """A verification ended."""
+
+    status: str
+    rows: int
+    differences: Differences
+    seconds: float
+    error: str = ""
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ class Reason(StrEnum):
     INCREMENTAL = "incremental"
     SNAPSHOT = "snapshot"
     BACKFILL = "backfill"
+    REPAIR = "repair"
     RESUMED = "resumed"
     NOTHING_NEW = "nothing new"
     HELD = "held"

@@ -11,10 +11,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
 from strandline.core.batch import Applied, Batch, How, Receipt
+from strandline.core.compare import Comparison, Cut, Form, Key, Line, Reach, Sum
 from strandline.core.errors import StrandlineError
 from strandline.core.position import Horizon
 from strandline.core.table import Table, TableInfo
-from strandline.core.window import Slice, Window
+from strandline.core.watermark import Watermark
+from strandline.core.window import Part, Repair, Slice, Window
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -46,6 +48,41 @@ class Changes(Protocol):
 
     def translate(self, error: Exception) -> StrandlineError | None:
         """What a failure of the sink's action means if the source caused it (frames are lazy); None: it did not."""
+
+
+class Side(Protocol):
+    """One system's side of a comparison, computed inside that system: what leaves it is sums, keys and hashes.
+
+    Both sides render a value in the same canonical text (`verify.canonical`), so that equal rows have equal hashes.
+    """
+
+    def sums(self, cut: Cut) -> dict[int, Sum]:
+        """Rows and added hashes by bucket, in one pass; a bucket without rows may be left out."""
+
+    def rows(self, parts: Sequence[Part]) -> list[Line]:
+        """Key and hash of every row in any of these parts; none given: of all rows."""
+
+
+class SourceSide(Side, Protocol):
+    """The rows below the watermark that are not deleted, as they are at each call."""
+
+    def reach(self) -> Reach:
+        """About how many rows there are, and the range of a whole-number key."""
+
+    def moved(self, parts: Sequence[Part], most: int) -> list[Key]:
+        """Keys of rows that now stand at or above the watermark, or have no cursor value; at most so many."""
+
+
+class TargetSide(Side, Protocol):
+    """The rows of the target as it was when this side was made; with versions, the last below the watermark."""
+
+    def oldest(self) -> Watermark | None:
+        """The lowest cursor value there is; None where there is none to be seen."""
+
+    def leave_out(self, keys: Sequence[Key]) -> None:
+        """From now on these rows are not there."""
+
+    def close(self) -> None: ...
 
 
 class Source(Protocol):
@@ -93,6 +130,15 @@ class Source(Protocol):
     def changes(self, table: Table, slice: Slice) -> Changes:
         """The rows of a slice, lazily: nothing is read yet."""
 
+    def forms(self, table: Table) -> dict[str, Form | None]:
+        """The form in which each column is compared with its copy; None: it cannot be."""
+
+    def ranged(self, table: Table) -> bool:
+        """Whether the key is one column of whole numbers, and so has ranges."""
+
+    def side(self, comparison: Comparison) -> SourceSide:
+        """This source's side of a comparison."""
+
     def close(self) -> None: ...
 
 
@@ -108,8 +154,14 @@ class Sink(Protocol):
         Raises TargetError if the target exists but is not ours: another pipeline's (unless `shared`), or a stranger.
         """
 
-    def apply(self, table: Table, batch: Batch, changes: Changes, *, how: How) -> Applied:
+    def apply(self, table: Table, batch: Batch, changes: Changes, *, how: How, repair: Repair | None = None) -> Applied:
         """Apply the batch. Applying the same identity again changes nothing and returns what the first time returned.
+
+        `repair`, given with How.REPAIR: afterwards that part of the target holds, once each, the rows of the batch.
+        Rows that are missing are inserted, different ones overwritten even by an older row, repeated ones made one.
+        Rows of the part that are not in the batch stay, or are deleted if there are at most `repair.deletes` of them
+        (TargetError if more); one that the batch marks as deleted goes in any case. In append mode a row is known by
+        key and cursor, and others stay. Rows that are equal already need not be touched.
 
         Raises BatchConflictError if the target holds something else under this number; CommitUnknownError if the
         outcome cannot be told (the caller asks `applied` again); SchemaError if the columns do not fit.
@@ -118,6 +170,12 @@ class Sink(Protocol):
     def fence(self, table: Table, epoch: int) -> Receipt | None:
         """Shut out every batch of an earlier epoch, whoever may still be at work on it; returns what the target holds
         then, for good. Changes no rows; a target that does not exist yet stays so."""
+
+    def forms(self, table: Table) -> dict[str, Form | None]:
+        """The form in which each column of the target is compared, by its name; empty: there is no target yet."""
+
+    def side(self, comparison: Comparison) -> TargetSide:
+        """This target's side of a comparison, as it is now."""
 
     def cancel(self, table: str | None = None) -> None:
         """From another thread: make the `apply` under way give up, for one table or for all. It may still commit."""

@@ -168,6 +168,8 @@ class Hop:
                 # Key ranges of one load are disjoint, so none can repeat a row of another.
                 fresh = plan.first and (plan.done == 0 or part.keys is not None)
                 changes = self.source.changes(table, part)
+                if part.repair:
+                    return self.sink.apply(table, batch, changes, how=How.REPAIR, repair=part.repair)
                 how = How.REPLACE if plan.replace else How.FRESH if fresh else How.CHANGES
                 return self.sink.apply(table, batch, changes, how=how)
 

@@ -52,10 +52,33 @@ class KeyRange:
 
 
 @dataclass(frozen=True)
+class KeyHash:
+    """Some of the buckets that the hash of a key falls into; for keys that have no ranges."""
+
+    forms: tuple[str, ...]  # of each key column, as its canonical text is made (`compare.Form`)
+    modulo: int  # a power of two
+    remainders: tuple[int, ...]
+
+
+Part = KeyRange | KeyHash
+"""Some of a table's keys."""
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A part of the target that is to hold exactly what the source holds there, newer rows or not."""
+
+    part: Part
+    deletes: int | None = None  # rows that the source does not have: delete at most so many, or fail; None: keep them
+
+
+@dataclass(frozen=True)
 class Slice:
     """What one batch reads: a window, for first loads a key range of it, and a lower read bound (lookback).
 
     A slice that is not `last` does not move the watermark when it commits: the rest of its window is still to come.
+    A repair reads its part of the keys; in merge mode whatever the cursor says, or a row that was updated meanwhile
+    would look deleted.
     """
 
     window: Window
@@ -63,6 +86,7 @@ class Slice:
     read_from: Watermark | None = None  # below window.low; None: read from window.low
     nulls: bool = False  # also the rows whose cursor is NULL
     last: bool = True
+    repair: Repair | None = None
 
     @property
     def low(self) -> Watermark | None:

@@ -6,18 +6,22 @@ Owns when a batch is applied, refused or already there. What a table holds is re
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.core.batch import Applied, Batch, How, Receipt
+from strandline.core.compare import Comparison, Form, spark_form
 from strandline.core.errors import BatchConflictError, ConfigError, TargetError
 from strandline.core.protocols import Changes, Spark
 from strandline.core.table import Mode, Table
+from strandline.core.window import Repair
 from strandline.endpoint import Endpoint
 from strandline.sinks.delta_errors import told
 from strandline.sinks.delta_log import DeltaLog, note, retention_hours, txn_version
 
 if TYPE_CHECKING:
+    from strandline.sinks.delta_side import DeltaSide
     from strandline.sinks.delta_write import Write
 
 
@@ -42,13 +46,13 @@ class DeltaSink:
         log = self._log(table)
         return None if log is None else log.receipt(table)
 
-    def apply(self, table: Table, batch: Batch, changes: Changes, *, how: How) -> Applied:
+    def apply(self, table: Table, batch: Batch, changes: Changes, *, how: How, repair: Repair | None = None) -> Applied:
         log = self._log(table)
         if log is not None and (held := _held(log, table, batch)) is not None:
             return held.applied
         if log is None:
             self._refuse_nesting(table)
-        if table.mode is Mode.SNAPSHOT:
+        if table.mode is Mode.SNAPSHOT and how is not How.REPAIR:
             how = How.REPLACE
         with told(table, changes, committing=True):
             from strandline.sinks.delta_write import Write
@@ -60,7 +64,7 @@ class DeltaSink:
                     self._warn(table, warning)
                 if log is None and batch.epoch > 1:
                     self._refuse_zombie(table, batch)
-                counted = write.run(how)
+                counted = write.run(how, repair)
             finally:
                 del self._writes[table.name]
                 write.close()
@@ -85,6 +89,24 @@ class DeltaSink:
 
             fence(self._spark(), _for_spark(self.uri(table)), table, epoch << 32 | count & 0xFFFFFFFF)
         return self.applied(table)
+
+    def forms(self, table: Table) -> dict[str, Form | None]:
+        log = self._log(table)
+        if log is None:
+            return {}
+        from pyspark.sql.types import StructType
+
+        fields = StructType.fromJson(json.loads(log.schema_json)).fields
+        return {field.name: spark_form(field.dataType.simpleString()) for field in fields}
+
+    def side(self, comparison: Comparison) -> DeltaSide:
+        from strandline.sinks.delta_side import DeltaSide
+
+        log = self._log(comparison.table)
+        if log is None:
+            raise TargetError("there is no target yet", where=comparison.table.where_text)
+        path = _for_spark(self.uri(comparison.table))
+        return DeltaSide(self._spark(), path, log.delta.version(), comparison)
 
     def cancel(self, table: str | None = None) -> None:
         for name, write in list(self._writes.items()):

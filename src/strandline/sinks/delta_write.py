@@ -17,6 +17,7 @@ from pyspark.sql.types import StructType
 from strandline.core.batch import Applied, Batch, How
 from strandline.core.protocols import Changes
 from strandline.core.table import Mode, Table
+from strandline.core.window import Repair
 from strandline.sinks.delta_log import PIPELINE, TABLE, DeltaLog, app_id, fence_note, note, txn_version
 from strandline.sinks.delta_rows import Counting, Rows, held, literal, living, merge_text, quoted
 from strandline.sinks.delta_schema import Evolution, allow, check_columns, compare, plain, properties_for
@@ -62,8 +63,11 @@ class Write:
         self._evolve(evolution, log)
         return [f"column {name} is no longer in the source: kept, and NULL in new rows" for name in evolution.dropped]
 
-    def run(self, how: How) -> Counted:
+    def run(self, how: How, repair: Repair | None = None) -> Counted:
         """The one commit. Delta skips it silently if it holds this batch or a later one: the caller looks."""
+        if repair is not None:
+            self._repair(repair)
+            return lambda applied: applied
         mode = "overwrite" if how is How.REPLACE else "append"
         keyed = self.table.mode is Mode.MERGE
         if not keyed or (self.changes.unique and how is not How.CHANGES):
@@ -129,11 +133,24 @@ class Write:
 
     def _merge(self, rows: Rows) -> None:
         source = rows.frame.hint("broadcast") if rows.small else rows.frame
+        self._commit(source, rows, merge_text(self.table, self.changes, self.target, self.schema.names))
+
+    def _repair(self, repair: Repair) -> None:
+        from strandline.sinks.delta_repair import needed, repair_text
+
+        names, target = self.schema.names, self.session.read.format("delta").load(self.path)
+        with (
+            held(self.table, self.changes, self.frame) as kept,
+            needed(self.table, self.changes, kept.frame, target, names, repair) as source,
+        ):
+            self._commit(source, kept, repair_text(self.table, self.target, names, repair))
+
+    def _commit(self, source: DataFrame, rows: Rows, merge: str) -> None:
         source.createOrReplaceTempView("strandline_rows")
         self.session.conf.set(_NOTE, note(self.table, self.batch, rows.applied))
         self.session.conf.set(_APP, app_id(self.table))
         self.session.conf.set(_VERSION, str(txn_version(self.batch)))
-        self.session.sql(merge_text(self.table, self.changes, self.target, self.schema.names)).collect()
+        self.session.sql(merge).collect()
 
 
 def fence(spark: SparkSession, path: str, table: Table, version: int) -> None:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Protocol
 
+from strandline.core.compare import Comparison, Form
 from strandline.core.errors import SourceError, StrandlineError
 from strandline.core.position import Holder, Horizon
 from strandline.core.table import Table, TableInfo
@@ -21,6 +22,7 @@ from strandline.core.window import Slice, Window, by_cursor, by_key
 from strandline.sources.dialect import Dialect, column_of, in_slice, in_window
 from strandline.sources.jdbc import JdbcChanges, Reader, Tiles
 from strandline.sources.resolve import Server, resolve
+from strandline.sources.side import DatabaseSide
 from strandline.sources.zones import local
 
 CHUNK = 200
@@ -307,6 +309,17 @@ class DatabaseSource(ABC):
         found = self._values(table.cursor, self.quantiles(table, column, whole, max(1, rows // self.readers)))
         cuts_at = [self.dialect.literal(table.cursor, cut) for cut in sorted(set(found))]
         return Tiles.cut(column, cuts_at, steady=False)
+
+    def forms(self, table: Table) -> dict[str, Form | None]:
+        return {column.name: self.dialect.form(column) for column in table.columns}
+
+    def ranged(self, table: Table) -> bool:
+        columns = {column.name: column for column in table.columns}
+        return len(table.key) == 1 and self.dialect.whole(columns[table.key[0]])
+
+    def side(self, comparison: Comparison) -> DatabaseSide:
+        table = comparison.table
+        return DatabaseSide(self.session, self.dialect, comparison, lambda where: self.estimate(table, where))
 
     def close(self) -> None:
         self.session.close()

@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from strandline.core.compare import Form
 from strandline.core.errors import SourceError
-from strandline.core.table import Column, Table
+from strandline.core.table import Column, Mode, Table
 from strandline.core.watermark import Cursor, Watermark
-from strandline.core.window import KeyRange, Slice, Window
+from strandline.core.window import KeyHash, KeyRange, Part, Slice, Window
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,21 @@ class Dialect(Protocol):
     def whole(self, column: Column) -> bool:
         """Whether the column holds whole numbers that key ranges can be cut by."""
 
+    def form(self, column: Column) -> Form | None:
+        """The form in which the column is compared with its copy; None: it cannot be."""
+
+    def canonical(self, column: Column, form: Form) -> str:
+        """SQL for the column's canonical text in a form that it shares (`verify.canonical`); NULL stays NULL."""
+
+    def hashed(self, texts: Sequence[str]) -> str:
+        """SQL for the MD5, in hexadecimal, of canonical texts joined."""
+
+    def number(self, hashed: str) -> str:
+        """SQL for the first 60 bits of an MD5, as a whole number."""
+
+    def bucket(self, column: Column, low: int, width: int) -> str:
+        """SQL for (column - low) / width, whole numbers; only asked where the column is at least `low`."""
+
 
 def column_of(dialect: Dialect, name: str) -> str:
     return f"t.{dialect.quote(name)}"
@@ -103,10 +119,32 @@ def in_window(dialect: Dialect, table: Table, window: Window, nulls: bool = Fals
 
 def in_slice(dialect: Dialect, table: Table, slice: Slice) -> str:
     """Everything a slice reads: its window from the read bound on, its key range, its NULL cursors."""
+    if slice.repair:
+        return in_repair(dialect, table, slice, slice.repair.part)
     conditions = within(dialect, table, slice.low, slice.window.high, slice.nulls)
     if slice.keys:
         conditions.append(in_keys(dialect, slice.keys))
     return " AND ".join(conditions) or "1 = 1"
+
+
+def in_repair(dialect: Dialect, table: Table, slice: Slice, part: Part) -> str:
+    """A part of the keys; below the watermark only where a row's versions are kept."""
+    if table.mode is Mode.APPEND:
+        conditions = within(dialect, table, slice.low, slice.window.high)
+    else:
+        conditions = [f"({table.where}\n)"] if table.where else []
+    return " AND ".join([*conditions, f"({in_part(dialect, table, part)})"])
+
+
+def in_part(dialect: Dialect, table: Table, part: Part) -> str:
+    return in_keys(dialect, part) if isinstance(part, KeyRange) else in_hash(dialect, table, part)
+
+
+def in_hash(dialect: Dialect, table: Table, part: KeyHash) -> str:
+    columns = {column.name: column for column in table.columns}
+    forms = zip(table.key, part.forms, strict=True)
+    hashed = dialect.hashed([dialect.canonical(columns[name], Form.parse(form)) for name, form in forms])
+    return f"({dialect.number(hashed)} & {part.modulo - 1}) IN ({', '.join(map(str, part.remainders))})"
 
 
 def in_keys(dialect: Dialect, keys: KeyRange) -> str:

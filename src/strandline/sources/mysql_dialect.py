@@ -9,11 +9,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from strandline.core.compare import Form
 from strandline.core.errors import SourceError
 from strandline.core.table import Column, Table
 from strandline.core.watermark import Cursor, Kind, Watermark
 from strandline.sources.dialect import REFUSED, Carried, column_of, integer
 from strandline.sources.names import split
+from strandline.verify.canonical import HASHED, NULL, float_text
 
 _INTEGERS = {  # signed, unsigned
     "tinyint": ("TINYINT", "SMALLINT"),
@@ -26,6 +28,7 @@ _TEXT = {"varchar", "tinytext", "text", "mediumtext", "longtext", "enum", "set",
 _AS_TEXT = {"char", "time", "uuid", "inet4", "inet6"}  # Spark would pad what it takes for a CHAR
 _BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
 _TIMES = {"date": "DATE", "datetime": "TIMESTAMP_NTZ", "timestamp": "TIMESTAMP"}
+_FORMS = {"float": "float", "double": "float", "date": "date", "datetime": "local", "timestamp": "timestamp"}
 _TYPE = re.compile(r"(\w+)(?:\(([^)]*)\))?(.*)", re.DOTALL)
 
 
@@ -101,9 +104,7 @@ class MySqlDialect:
         )
 
     def _time(self, column: Column, value: str, kind: str) -> Carried:
-        shown = f"CAST({value} AS CHAR)"
-        if self.zero_dates == "null":
-            shown = f"IF({shown} LIKE '0000-00-00%', NULL, {shown})"
+        shown = self._shown(value)
         parsed = "try_cast(concat({0}, '+00:00') AS TIMESTAMP)" if kind == "TIMESTAMP" else f"try_cast({{0}} AS {kind})"
         named = column.name.replace("\\", "\\\\").replace("'", "\\'").replace("{", "{{").replace("}", "}}")
         refused = f"raise_error(concat('{REFUSED} column {named} with the value ', {{0}}))"
@@ -115,16 +116,71 @@ class MySqlDialect:
         row = ", ',', ".join(f"QUOTE({column_of(self, name)})" for name in columns)  # QUOTE(NULL) is the word NULL
         return f"sum(CONV(LEFT(MD5(CONCAT({row})), 15), 16, 10))"
 
+    def _shown(self, value: str) -> str:
+        shown = f"CAST({value} AS CHAR)"
+        return f"IF({shown} LIKE '0000-00-00%', NULL, {shown})" if self.zero_dates == "null" else shown
+
     def deleted(self, column: Column) -> str:
         value = column_of(self, column.name)
         name, size, _ = _parts(column.type)
         return f"{value} = 1" if (name, size) in (("tinyint", "1"), ("bit", "1")) else f"{value} IS NOT NULL"
+
+    def form(self, column: Column) -> Form | None:
+        name, size, _ = _parts(column.type)
+        if name in _INTEGERS or name == "year":
+            return Form("number")
+        if name == "decimal":
+            return Form("number", int(size.partition(",")[2] or 0))
+        if name == "bit":
+            return Form("boolean") if size in ("", "1") else Form("number")
+        if name in _FORMS:
+            return Form(_FORMS[name])
+        return Form("binary") if name in _BINARY else Form("text") if name in _TEXT | _AS_TEXT else None
+
+    def canonical(self, column: Column, form: Form) -> str:
+        value = column_of(self, column.name)
+        value = f"CAST({value} AS {column.cast})" if column.cast else value
+        own = self.form(column)
+        match form.kind:
+            case "number":
+                wider = own is not None and own.scale != form.scale
+                exact = f"CAST({value} AS DECIMAL(65,{form.scale}))" if wider else f"({value} + 0)"
+                return f"CAST({exact} AS CHAR)"
+            case "float":
+                return float_text(f"({value} + 0e0)", _double, lambda whole: f"CAST({whole} AS SIGNED)")
+            case "boolean":
+                return f"CAST({value} = 1 AS CHAR)"
+            case "binary":
+                return f"LOWER(HEX({value}))"
+            case "date" | "timestamp" | "local":
+                return self._time_text(column, value)
+        text = f"CONVERT({value} USING utf8mb4)"
+        return f"CONCAT(CHAR_LENGTH({text}), ':', {text})"
+
+    def _time_text(self, column: Column, value: str) -> str:
+        shown = self._shown(value)
+        _, size, _ = _parts(column.type)
+        return shown if size in ("", "0") else f"TRIM(TRAILING '.' FROM TRIM(TRAILING '0' FROM {shown}))"
+
+    def hashed(self, texts: Sequence[str]) -> str:
+        return f"MD5(CONCAT_WS('|', {', '.join(f'COALESCE({text}, {NULL})' for text in texts)}))"
+
+    def number(self, hashed: str) -> str:
+        return f"CAST(CONV(LEFT({hashed}, {HASHED}), 16, 10) AS UNSIGNED)"
+
+    def bucket(self, column: Column, low: int, width: int) -> str:
+        value = column_of(self, column.name)
+        return f"((CAST({value} AS SIGNED) - ({low})) DIV {width})"
 
 
 def _parts(type_text: str) -> tuple[str, str, str]:
     """Name, size and the rest of a type as the catalog spells it."""
     found = _TYPE.match(type_text.lower())
     return (found[1], (found[2] or "").replace(" ", ""), found[3]) if found else (type_text, "", "")
+
+
+def _double(value: float) -> str:
+    return f"{value:.17e}"
 
 
 def _decimal(column: Column, size: str) -> str:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from strandline.core.compare import Form
 from strandline.core.errors import SourceError
 from strandline.core.table import Column, Table
 from strandline.core.watermark import Cursor, Kind, Watermark
+from strandline.sources import postgres_canonical
 from strandline.sources.dialect import REFUSED, Carried, column_of, integer
 from strandline.sources.names import split
+from strandline.verify.canonical import HASHED
 
 _PLAIN = {
     "boolean": "BOOLEAN",
@@ -105,6 +108,26 @@ class PostgresDialect:
     def deleted(self, column: Column) -> str:
         value = column_of(self, column.name)
         return value if column.type == "boolean" else f"{value} IS NOT NULL"
+
+    def form(self, column: Column) -> Form | None:
+        return postgres_canonical.form(column.type)
+
+    def canonical(self, column: Column, form: Form) -> str:
+        value = column_of(self, column.name)
+        value = f"CAST({value} AS {column.cast})" if column.cast else value
+        return postgres_canonical.text(
+            self.carry(column).expression if form.kind == "text" else value, column.type, form
+        )
+
+    def hashed(self, texts: Sequence[str]) -> str:
+        return postgres_canonical.hashed(texts)
+
+    def number(self, hashed: str) -> str:
+        return f"('x' || left({hashed}, {HASHED}))::bit({4 * HASHED})::bigint"
+
+    def bucket(self, column: Column, low: int, width: int) -> str:
+        value = column_of(self, column.name)
+        return f"(({value}::bigint - ({low})) / {width})"
 
 
 def _decimal(column: Column) -> str:

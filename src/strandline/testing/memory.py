@@ -16,12 +16,14 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from strandline.core.batch import Applied, Batch, How, Receipt
+from strandline.core.compare import Comparison, Form, spark_form
 from strandline.core.errors import BatchConflictError, SourceError, StrandlineError, TargetError
 from strandline.core.position import Holder, Horizon
 from strandline.core.table import Mode, Table, TableInfo
 from strandline.core.watermark import Cursor, Kind, Watermark
-from strandline.core.window import Slice, Window, by_cursor, by_key
+from strandline.core.window import Repair, Slice, Window, by_cursor, by_key
 from strandline.testing.database import Clock, Key, MemoryDatabase, Phase, Row, Transaction, watermark
+from strandline.testing.side import MemorySourceSide, MemoryTargetSide, cursor_of, in_part
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -162,8 +164,22 @@ class MemorySource(MemoryDatabase):
         names = [column.name for column in table.columns]
         return [{name: row[name] for name in names} for row in self.rows(table.source)]
 
+    def forms(self, table: Table) -> dict[str, Form | None]:
+        return _forms(table)
+
+    def ranged(self, table: Table) -> bool:
+        types = {column.name: column.type for column in table.columns}
+        return len(table.key) == 1 and types[table.key[0]] in ("int", "bigint")
+
+    def side(self, comparison: Comparison) -> MemorySourceSide:
+        return MemorySourceSide(comparison, lambda: self._visible(comparison.table))
+
     def close(self) -> None:
         """There is nothing to give back; the rows stay."""
+
+
+def _forms(table: Table) -> dict[str, Form | None]:
+    return {column.name: spark_form(column.type) for column in table.columns}
 
 
 def _cuts(values: Sequence[Watermark], rows: int) -> list[Watermark]:
@@ -178,6 +194,12 @@ def _cuts(values: Sequence[Watermark], rows: int) -> list[Watermark]:
 
 
 def _belongs(table: Table, slice: Slice, row: Row) -> bool:
+    if slice.repair:
+        value = cursor_of(table, row)
+        bounded = table.mode is Mode.APPEND
+        return in_part(table, slice.repair.part, row) and not (
+            bounded and (value is None or value >= slice.window.high)
+        )
     keys = slice.keys
     if keys is not None:
         value = row[keys.column]
@@ -300,7 +322,14 @@ class MemorySink:
         receipt = held.receipts.get(_owner(table))
         return receipt and replace(receipt, epoch=held.epoch)
 
-    def apply(self, table: Table, batch: Batch, changes: Changes, *, how: How) -> Applied:
+    def forms(self, table: Table) -> dict[str, Form | None]:
+        return _forms(table) if table.target in self._targets else {}
+
+    def side(self, comparison: Comparison) -> MemoryTargetSide:
+        rows = self.rows(comparison.table.target)
+        return MemoryTargetSide(comparison, lambda: rows)
+
+    def apply(self, table: Table, batch: Batch, changes: Changes, *, how: How, repair: Repair | None = None) -> Applied:
         if not isinstance(changes, MemoryChanges):
             raise TargetError("a sink in memory takes rows from a source in memory only", where=table.where_text)
         rows = changes.rows()
@@ -313,7 +342,11 @@ class MemorySink:
             if batch.epoch < held.epoch or (receipt and batch.order <= receipt.batch.order):
                 found = receipt.batch if receipt else f"epoch {held.epoch}"
                 raise BatchConflictError(f"{table.target} holds {found}, not {batch}", where=table.where_text)
-            after, applied = _merged(table, () if how is How.REPLACE else held.rows, rows, matching=how is How.CHANGES)
+            if repair is not None:
+                after, applied = _repaired(table, held.rows, rows, repair)
+            else:
+                start = () if how is How.REPLACE else held.rows
+                after, applied = _merged(table, start, rows, matching=how is How.CHANGES)
             receipts = {**held.receipts, _owner(table): Receipt(batch, applied)}
             self._targets[table.target] = Target(after, held.epoch, receipts)
             self.log.append(batch)
@@ -362,6 +395,32 @@ def _merged(
     values = [watermark(table.cursor, row[table.cursor.column]) for row in rows if table.cursor and _marked(table, row)]
     applied = Applied(len(rows), inserted, updated, deleted, max(values, default=None))
     return tuple(row for row in after if row is not None), applied
+
+
+def _repaired(
+    table: Table, held: Sequence[Row], rows: Sequence[Row], repair: Repair
+) -> tuple[tuple[Row, ...], Applied]:
+    """The part holds the given rows, once each; others of it go only as far as the repair allows."""
+    names = (*table.key, table.cursor.column) if table.mode is Mode.APPEND and table.cursor else table.key
+    given = {tuple(row[name] for name in names): row for row in rows}
+    living = {
+        key: {name: value for name, value in row.items() if name != OPERATION}
+        for key, row in given.items()
+        if row.get(OPERATION) != "delete" or table.mode is Mode.APPEND
+    }
+    inside = [row for row in held if in_part(table, repair.part, row)]
+    known = [tuple(row[name] for name in names) for row in inside]
+    extra = [row for row, key in zip(inside, known, strict=True) if key not in given]
+    if repair.deletes is not None and len(extra) > repair.deletes:
+        raise TargetError(
+            f"{len(extra)} rows would be deleted, {repair.deletes} may be", where=table.where_text, remedy="Look first."
+        )
+    kept = extra if repair.deletes is None or table.mode is Mode.APPEND else []
+    after = [row for row in held if not in_part(table, repair.part, row)] + kept + list(living.values())
+    updated = sum(row != living[key] for row, key in zip(inside, known, strict=True) if key in living)
+    inserted = sum(key not in known for key in living)
+    deleted = len(held) + inserted - len(after)
+    return tuple(after), Applied(len(rows), inserted, updated, deleted)
 
 
 def _key(table: Table, row: Row) -> Key:

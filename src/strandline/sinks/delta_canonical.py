@@ -1,0 +1,58 @@
+"""Spark values as canonical text (`verify.canonical`), and parts of a key as conditions. SQL text only, no session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from strandline.core.compare import Form
+from strandline.core.table import Table
+from strandline.core.window import KeyRange, Part
+from strandline.sinks.delta_rows import quoted
+from strandline.verify.canonical import HASHED, NULL, float_text
+
+_NOT_FINITE = (("isnan({0})", "NaN"), ("{0} = double('Infinity')", "Inf"), ("{0} = double('-Infinity')", "-Inf"))
+
+
+def text(value: str, form: Form) -> str:
+    """SQL for the canonical text of a value; NULL stays NULL."""
+    match form.kind:
+        case "number":
+            exact = f"CAST({value} AS DECIMAL(38,{form.scale}))" if form.scale else value
+            return f"CAST({exact} AS STRING)"
+        case "float":
+            exact = f"CAST({value} AS DOUBLE)"
+            odd = [(condition.format(exact), name) for condition, name in _NOT_FINITE]
+            return float_text(exact, _double, lambda whole: f"CAST({whole} AS STRING)", odd)
+        case "boolean":
+            return f"CAST(CAST({value} AS INT) AS STRING)"
+        case "binary":
+            return f"lower(hex({value}))"
+        case "date" | "timestamp" | "local":
+            return f"CAST({value} AS STRING)"
+        case "array":
+            assert form.element is not None
+            element = f"coalesce({text('e', form.element)}, {NULL})"
+            return f"concat(size({value}), array_join(transform({value}, e -> concat(',', {element})), ''))"
+    return f"concat(length({value}), ':', {value})"
+
+
+def hashed(texts: Sequence[str]) -> str:
+    return f"md5(concat_ws('|', {', '.join(f'coalesce({each}, {NULL})' for each in texts)}))"
+
+
+def number(hashed_text: str) -> str:
+    return f"CAST(conv(left({hashed_text}, {HASHED}), 16, 10) AS BIGINT)"
+
+
+def in_part(table: Table, part: Part) -> str:
+    if isinstance(part, KeyRange):
+        column = quoted(part.column)
+        bounds = [f"{column} >= {part.low}"] if part.low is not None else []
+        bounds += [f"{column} < {part.high}"] if part.high is not None else []
+        return " AND ".join(bounds) or "true"
+    texts = [text(quoted(name), Form.parse(form)) for name, form in zip(table.key, part.forms, strict=True)]
+    return f"({number(hashed(texts))} & {part.modulo - 1}) IN ({', '.join(map(str, part.remainders))})"
+
+
+def _double(value: float) -> str:
+    return f"{value:.17e}D"

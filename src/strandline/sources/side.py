@@ -1,0 +1,89 @@
+"""A database's side of a comparison: checksums and rows computed inside it, asked for over the planning session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from strandline.core.compare import Comparison, Cut, Key, Line, Reach, Sum
+from strandline.core.table import Mode
+from strandline.core.window import Part
+from strandline.sources.dialect import Dialect, column_of, in_part, within
+
+if TYPE_CHECKING:
+    from strandline.sources.database import Session
+
+
+class DatabaseSide:
+    """Rows below the watermark that are alive, as the source has them now."""
+
+    def __init__(
+        self, session: Session, dialect: Dialect, comparison: Comparison, estimate: Callable[[str], int | None]
+    ) -> None:
+        self._session = session
+        self._dialect = dialect
+        self._comparison = comparison
+        self._estimate = estimate
+        self._columns = {column.name: column for column in comparison.table.columns}
+        self._relation = dialect.relation(comparison.table)
+
+    def reach(self) -> Reach:
+        rows = self._estimate(self._where())
+        if not self._comparison.ranged:
+            return Reach(None, None, rows)
+        column = column_of(self._dialect, self._comparison.key[0][0])
+        ((low, high),) = self._session.rows(f"SELECT min({column}), max({column}) FROM {self._relation}")
+        return Reach(None, None, rows) if low is None else Reach(int(low), int(high), rows)
+
+    def sums(self, cut: Cut) -> dict[int, Sum]:
+        number = self._dialect.number(self._row_hash())
+        where = self._where([cut.within] if cut.within else [])
+        inside = f"SELECT {self._bucket(cut)} AS b, {number} AS h FROM {self._relation} WHERE {where}"
+        found = self._session.rows(f"SELECT b, count(*), sum(h) FROM ({inside}) q GROUP BY b")
+        return {int(bucket): Sum(int(rows), int(total)) for bucket, rows, total in found}
+
+    def rows(self, parts: Sequence[Part]) -> list[Line]:
+        select = ", ".join([*self._key_texts(), self._row_hash()])
+        found = self._session.rows(f"SELECT {select} FROM {self._relation} WHERE {self._where(parts)}")
+        return [(tuple(key), hashed) for *key, hashed in found]
+
+    def moved(self, parts: Sequence[Part], most: int) -> list[Key]:
+        comparison, cursor = self._comparison, self._comparison.table.cursor
+        if comparison.high is None or cursor is None or not comparison.key:
+            return []
+        column = column_of(self._dialect, cursor.column)
+        above = f"{column} >= {self._dialect.literal(cursor, comparison.high)}"
+        conditions = [f"({above} OR {column} IS NULL)" if cursor.nullable else above, *self._in(parts)]
+        if comparison.table.where:
+            conditions.append(f"({comparison.table.where}\n)")
+        select = f"SELECT {', '.join(self._key_texts())} FROM {self._relation} WHERE {' AND '.join(conditions)}"
+        return [tuple(key) for key in self._session.rows(f"{select} LIMIT {most}")]
+
+    def _where(self, parts: Sequence[Part] = ()) -> str:
+        comparison, table = self._comparison, self._comparison.table
+        if comparison.high is None:
+            conditions = [f"({table.where}\n)"] if table.where else []
+        else:
+            conditions = within(self._dialect, table, comparison.low, comparison.high)
+        if table.deleted and table.mode is not Mode.APPEND:
+            conditions.append(f"CASE WHEN {self._dialect.deleted(self._columns[table.deleted])} THEN 0 ELSE 1 END = 1")
+        return " AND ".join([*conditions, *self._in(parts)]) or "1 = 1"
+
+    def _in(self, parts: Sequence[Part]) -> list[str]:
+        inside = [f"({in_part(self._dialect, self._comparison.table, part)})" for part in parts]
+        return [f"({' OR '.join(inside)})"] if inside else []
+
+    def _key_texts(self) -> list[str]:
+        return [self._dialect.canonical(self._columns[name], form) for name, form in self._comparison.key]
+
+    def _row_hash(self) -> str:
+        texts = [self._dialect.canonical(self._columns[name], form) for name, form in self._comparison.columns]
+        return self._dialect.hashed([*self._key_texts(), *texts])
+
+    def _bucket(self, cut: Cut) -> str:
+        if not cut.column:
+            hashed = self._dialect.hashed(self._key_texts()) if self._comparison.key else self._row_hash()
+            return f"{self._dialect.number(hashed)} & {cut.count - 1}"
+        value = column_of(self._dialect, cut.column)
+        inside = self._dialect.bucket(self._columns[cut.column], cut.low, cut.width)
+        return f"CASE WHEN {value} < {cut.low} THEN -1 WHEN {value} >= {cut.high} THEN {cut.count} ELSE {inside} END"

@@ -1,0 +1,1 @@
+"""Verify and repair: is the target what the source says, below the watermark?"""

@@ -1,0 +1,47 @@
+"""A database and its lake for tests of `verify`: any tables, one pipeline, and ways to damage the lake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import strandline
+from strandline.core.events import Event
+from strandline.project import Project
+from strandline.verify.verdict import Verdict
+
+
+class Lake:
+    def __init__(self, url: str, folder: Path, spark: Any) -> None:
+        self.url, self.folder, self.spark = url, folder, spark
+        self.tables: list[dict[str, Any]] = []
+        self.events: list[Event] = []
+
+    @property
+    def config(self) -> Path:
+        path = self.folder / "strandline.yml"
+        pipeline = {"source": self.url, "target": "delta:lake", "guard": "0s", "tables": self.tables}
+        path.write_text(yaml.safe_dump({"pipelines": {"shop": pipeline}}))
+        return path
+
+    def load(self) -> Project:
+        return strandline.load(self.config)
+
+    def sync(self) -> None:
+        with self.load() as project:
+            project.sync("shop", spark=self.spark, raise_on_failure=True)
+
+    def verify(self, **options: Any) -> Verdict:
+        with self.load() as project:
+            (verdict,) = project.verify("shop", spark=self.spark, listener=self.events.append, **options)
+        return verdict
+
+    def target(self, table: str) -> str:
+        return f"delta.`{self.folder / 'lake' / table}`"
+
+    def damage(self, statement: str) -> None:
+        """SQL on the lake; {name} stands for a table of it."""
+        names = {table["name"]: self.target(table["name"]) for table in self.tables}
+        self.spark.sql(statement.format(**names)).collect()
