@@ -14,6 +14,7 @@ from strandline.core.window import Part
 from strandline.sinks.delta_canonical import hashed, in_part, number, text
 from strandline.sinks.delta_errors import told
 from strandline.sinks.delta_rows import column, cursor_column, literal, quoted
+from strandline.sinks.delta_write import tuned
 from strandline.spark.session import batch_session, end_batch
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class DeltaSide:
     """One version of the table, whatever is committed meanwhile."""
 
     def __init__(self, spark: SparkSession, path: str, version: int, comparison: Comparison) -> None:
-        self._session = batch_session(spark)
+        self._session = tuned(batch_session(spark))
         self._session.conf.set("spark.sql.ansi.enabled", "true")  # an overflow is an error, a decimal plain digits
         self._comparison = comparison
         self._left_out: DataFrame | None = None

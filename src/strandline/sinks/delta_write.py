@@ -37,7 +37,7 @@ class Write:
     """One batch on its way into one table."""
 
     def __init__(self, spark: SparkSession, path: str, table: Table, batch: Batch, changes: Changes) -> None:
-        self.session = _tuned(batch_session(spark))
+        self.session = tuned(batch_session(spark))
         self.path = path
         self.target = f"delta.{quoted(path)}"
         self.table = table
@@ -165,7 +165,7 @@ def fence(spark: SparkSession, path: str, table: Table, version: int) -> None:
 
 def maintain(spark: SparkSession, path: str, carried: str, *, compact: bool, retain_hours: float | None) -> None:
     """Compact, then clean up; both commits say `carried`."""
-    session = _tuned(batch_session(spark))
+    session = tuned(batch_session(spark))
     if carried:
         session.conf.set(_NOTE, carried)
     target = f"delta.{quoted(path)}"
@@ -175,7 +175,7 @@ def maintain(spark: SparkSession, path: str, carried: str, *, compact: bool, ret
     session.sql(f"VACUUM {target}{retain}").collect()
 
 
-def _tuned(session: SparkSession) -> SparkSession:
+def tuned(session: SparkSession) -> SparkSession:
     """Settings that follow the size of the work, unless the user chose others; and two that our promises rest on."""
     master = session.conf.get("spark.master", "") or ""
     if found := re.match(r"local(?:\[(\d+|\*))?", master):

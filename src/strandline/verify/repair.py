@@ -6,7 +6,6 @@ run carries out. Owns what may be repaired; carries out nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import chain
 
 from strandline.core.compare import Comparison, coarser, joined
@@ -20,6 +19,7 @@ from strandline.verify.table import Findings
 DELETE_FRACTION = 0.01
 _SLICES = 16
 _HASHES = 512
+_SMALL = 500_000  # rows of a table that are read again at once rather than in several commits
 
 
 def planned(
@@ -48,7 +48,7 @@ def planned(
         table.name,
         table.stage,
         window,
-        tuple(Slice(window, last=False, repair=Repair(part, deletes)) for part in _merged(findings.parts)),
+        tuple(Slice(window, last=False, repair=Repair(part, deletes)) for part in _merged(findings)),
         Reason.REPAIR,
         estimated_rows=found.missing + found.different + found.duplicate + (found.extra if delete else 0),
         run_id=run_id,
@@ -83,11 +83,11 @@ def _again(table: Table, command: str) -> str:
     return f"Load it again:   strandline {command} -t {table.name}"
 
 
-def _merged(parts: Sequence[Part]) -> list[Part]:
+def _merged(findings: Findings) -> list[Part]:
     """Few slices: ranges beside each other are one, and if there are many, what lies between them is read too."""
-    ranges = [part for part in parts if isinstance(part, KeyRange)]
-    hashes = [part for part in parts if isinstance(part, KeyHash)]
-    merged: list[Part] = list(joined(ranges, _SLICES))
+    ranges = [part for part in findings.parts if isinstance(part, KeyRange)]
+    hashes = [part for part in findings.parts if isinstance(part, KeyHash)]
+    merged: list[Part] = list(joined(ranges, 1 if findings.rows <= _SMALL else _SLICES))
     if hashes:
         every = sorted(set(chain.from_iterable(part.remainders for part in hashes)))
         merged.append(coarser(KeyHash(hashes[0].forms, hashes[0].modulo, tuple(every)), _HASHES))
