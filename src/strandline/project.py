@@ -193,7 +193,7 @@ class Project:
         run_id = new_id(books.state.now())
         with self.opened(pipeline, spark) as opened:
             planned = retried(lambda: planning(opened, run_id), lambda _, wait: time.sleep(wait))
-            hop = self._hop(run_id, opened, listener)
+            hop = self._new_hop(run_id, opened, listener)
             listener(RunStarted(run_id, pipeline, len(planned)))
             self._warn(hop, opened.source.warnings)
             if resting:
@@ -231,7 +231,7 @@ class Project:
 
         run_id = new_id(self.books.state.now())
         with self.opened(pipeline, spark) as opened:
-            hop = self._hop(run_id, opened, listener)
+            hop = self._new_hop(run_id, opened, listener)
             verifier = Verifier(run_id, opened.source, opened.sink, listener, hop.redact)
             found = [verifier.verify(ask) for ask in self._asks(opened, tables, full=False)]
             if not repair:
@@ -240,7 +240,7 @@ class Project:
             deleting = Deleting(delete, delete_fraction)
             return verifier.repair(found, deleting, lambda work: self._carry_out(hop, work, started))
 
-    def _hop(self, run_id: str, opened: Pipeline, listener: Listener) -> Hop:
+    def _new_hop(self, run_id: str, opened: Pipeline, listener: Listener) -> Hop:
         return Hop(
             run_id,
             opened.spec.name,

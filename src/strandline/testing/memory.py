@@ -23,7 +23,7 @@ from strandline.core.table import Mode, Table, TableInfo
 from strandline.core.watermark import Cursor, Kind, Watermark
 from strandline.core.window import Repair, Slice, Window, by_cursor, by_key
 from strandline.testing.database import Clock, Key, MemoryDatabase, Phase, Row, Transaction, watermark
-from strandline.testing.side import MemorySourceSide, MemoryTargetSide, cursor_of, in_part
+from strandline.testing.side import OPERATION, MemorySourceSide, MemoryTargetSide, cursor_of, in_part, repaired
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["Clock", "MemoryChanges", "MemorySink", "MemorySource", "Row", "Target", "Transaction", "watermark"]
 
 Action = Callable[[], None]
-OPERATION = "_operation"
 
 
 @dataclass(frozen=True)
@@ -343,7 +342,7 @@ class MemorySink:
                 found = receipt.batch if receipt else f"epoch {held.epoch}"
                 raise BatchConflictError(f"{table.target} holds {found}, not {batch}", where=table.where_text)
             if repair is not None:
-                after, applied = _repaired(table, held.rows, rows, repair)
+                after, applied = repaired(table, held.rows, rows, repair)
             else:
                 start = () if how is How.REPLACE else held.rows
                 after, applied = _merged(table, start, rows, matching=how is How.CHANGES)
@@ -395,32 +394,6 @@ def _merged(
     values = [watermark(table.cursor, row[table.cursor.column]) for row in rows if table.cursor and _marked(table, row)]
     applied = Applied(len(rows), inserted, updated, deleted, max(values, default=None))
     return tuple(row for row in after if row is not None), applied
-
-
-def _repaired(
-    table: Table, held: Sequence[Row], rows: Sequence[Row], repair: Repair
-) -> tuple[tuple[Row, ...], Applied]:
-    """The part holds the given rows, once each; others of it go only as far as the repair allows."""
-    names = (*table.key, table.cursor.column) if table.mode is Mode.APPEND and table.cursor else table.key
-    given = {tuple(row[name] for name in names): row for row in rows}
-    living = {
-        key: {name: value for name, value in row.items() if name != OPERATION}
-        for key, row in given.items()
-        if row.get(OPERATION) != "delete" or table.mode is Mode.APPEND
-    }
-    inside = [row for row in held if in_part(table, repair.part, row)]
-    known = [tuple(row[name] for name in names) for row in inside]
-    extra = [row for row, key in zip(inside, known, strict=True) if key not in given]
-    if repair.deletes is not None and len(extra) > repair.deletes:
-        raise TargetError(
-            f"{len(extra)} rows would be deleted, {repair.deletes} may be", where=table.where_text, remedy="Look first."
-        )
-    kept = extra if repair.deletes is None or table.mode is Mode.APPEND else []
-    after = [row for row in held if not in_part(table, repair.part, row)] + kept + list(living.values())
-    updated = sum(row != living[key] for row, key in zip(inside, known, strict=True) if key in living)
-    inserted = sum(key not in known for key in living)
-    deleted = len(held) + inserted - len(after)
-    return tuple(after), Applied(len(rows), inserted, updated, deleted)
 
 
 def _key(table: Table, row: Row) -> Key:

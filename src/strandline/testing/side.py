@@ -1,4 +1,4 @@
-"""Both sides of a comparison in memory: the sums, parts and rows of `Side` over plain rows."""
+"""Verify and repair in memory: the sums, parts and rows of `Side`, and a part made equal, over plain rows."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from strandline.core.batch import Applied
 from strandline.core.compare import Comparison, Cut, Key, Line, Reach, Sum
+from strandline.core.errors import TargetError
 from strandline.core.table import Mode, Table
 from strandline.core.watermark import Watermark
-from strandline.core.window import KeyRange, Part, Window
+from strandline.core.window import KeyRange, Part, Repair, Window
 from strandline.testing.database import Row, watermark
 
 Rows = Callable[[], list[Row]]
+OPERATION = "_operation"
 
 
 def hash_number(values: Sequence[Any]) -> int:
@@ -118,3 +121,27 @@ class MemoryTargetSide(MemorySide):
         for row in rows:
             versions[self._key(row)] += [value for value in [cursor_of(table, row)] if value is not None]
         return [row for row in rows if cursor_of(table, row) == max(versions[self._key(row)])]
+
+
+def repaired(table: Table, held: Sequence[Row], rows: Sequence[Row], repair: Repair) -> tuple[tuple[Row, ...], Applied]:
+    """The part holds the given rows, once each; others of it go only as far as the repair allows."""
+    names = (*table.key, table.cursor.column) if table.mode is Mode.APPEND and table.cursor else table.key
+    given = {tuple(row[name] for name in names): row for row in rows}
+    living = {
+        key: {name: value for name, value in row.items() if name != OPERATION}
+        for key, row in given.items()
+        if row.get(OPERATION) != "delete" or table.mode is Mode.APPEND
+    }
+    inside = [row for row in held if in_part(table, repair.part, row)]
+    known = [tuple(row[name] for name in names) for row in inside]
+    extra = [row for row, key in zip(inside, known, strict=True) if key not in given]
+    if repair.deletes is not None and len(extra) > repair.deletes:
+        raise TargetError(
+            f"{len(extra)} rows would be deleted, {repair.deletes} may be", where=table.where_text, remedy="Look first."
+        )
+    kept = extra if repair.deletes is None or table.mode is Mode.APPEND else []
+    after = [row for row in held if not in_part(table, repair.part, row)] + kept + list(living.values())
+    updated = sum(row != living[key] for row, key in zip(inside, known, strict=True) if key in living)
+    inserted = sum(key not in known for key in living)
+    deleted = len(held) + inserted - len(after)
+    return tuple(after), Applied(len(rows), inserted, updated, deleted)
