@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -230,6 +231,17 @@ def test_a_list_that_somebody_keeps_stale_is_not_believed(shop: MariadbShop) -> 
     else:
         assert getattr(found, "high", None) is None, "the open transaction was overlooked"
     assert horizon(shop.source(max_wait=LONG), table).held_by is None
+
+
+def test_barriers_that_wait_side_by_side_do_not_hide_the_list_from_each_other(shop: MariadbShop) -> None:
+    sources = [shop.source(max_wait=timedelta(seconds=3)) for _ in range(5)]
+    table = shop.table(sources[0])
+    with shop.begun("INSERT INTO orders (note) VALUES ('held')"), ThreadPoolExecutor(5) as pool:
+        found = list(pool.map(lambda source: horizon(source, table), sources))
+    assert all(one.held_by for one in found)
+    with ThreadPoolExecutor(5) as pool:
+        found = list(pool.map(lambda source: horizon(source, table), sources))
+    assert not any(one.held_by for one in found)
 
 
 # --- Ids and rounding ------------------------------------------------------------------------------------------------

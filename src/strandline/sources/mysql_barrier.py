@@ -37,6 +37,7 @@ SELECT trx_mysql_thread_id, CAST(trx_started AS CHAR), trx_id, TIMESTAMPDIFF(SEC
   FROM information_schema.INNODB_TRX
 """
 _CONNECTED = "SELECT ID, USER FROM information_schema.PROCESSLIST WHERE ID IN ({threads})"
+_TURN = "strandline barrier"
 _CACHE_SECONDS = 0.11  # InnoDB refreshes its list only if nobody has read it for a tenth of a second
 _NOT_NUMBERED = 2**48  # from here on InnoDB shows an address: the transaction has written nothing so far
 
@@ -142,7 +143,7 @@ class Barrier:
 
     def _open(self) -> list[Transaction]:
         """Every transaction that may write, from a list that is certainly newer than this call."""
-        with self._canary() as canary:
+        with self._turn(), self._canary() as canary:
             rows = self._believed(canary)
         return [
             Transaction(int(row[0] or 0), str(row[1]), int(row[2]), float(row[3] or 0), str(row[5] or ""))
@@ -165,6 +166,16 @@ class Barrier:
                     docs="docs/cursors.md#mysql",
                 )
             self.sleep(_CACHE_SECONDS)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One barrier at a time reads the list, or several would keep it stale for each other."""
+        seconds = max(self.max_wait.total_seconds(), 5)
+        self.session.rows(f"SELECT {MARK} GET_LOCK('{_TURN}', {seconds:.0f})")
+        try:
+            yield
+        finally:
+            self.session.rows(f"SELECT {MARK} RELEASE_LOCK('{_TURN}')")
 
     @contextmanager
     def _canary(self) -> Iterator[int]:
