@@ -1,9 +1,9 @@
-# make setup | demo | test | check | bench | mutants | lock | clean
+# make setup | demo | test | check | soak | bench | mutants | lock | clean
 PYTHON ?=
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: setup demo test check lint bench mutants lock clean
+.PHONY: setup demo test check lint soak bench mutants lock clean
 
 setup: $(READY)
 
@@ -24,6 +24,14 @@ lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# Hours if need be: make soak MINUTES=240 EXAMPLES=100000
+soak: setup
+	STRANDLINE_EXAMPLES=$(EXAMPLES) STRANDLINE_STEPS=80 $(BIN)/python -m pytest --timeout 0 -k TestMachine tests/property
+	$(BIN)/python -m soak --minutes $(MINUTES)
+
+MINUTES := 10
+EXAMPLES := 3000
 
 bench: setup
 	$(BIN)/python benchmarks/foundation.py

@@ -5,6 +5,7 @@ Below the watermark the target equals the source at every moment, and the waterm
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -288,8 +289,11 @@ class Machine(RuleBasedStateMachine):
         self.the_watermark_never_falls()
 
 
-QUICK = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
+QUICK = settings(  # `make soak` asks for more
+    max_examples=int(os.environ.get("STRANDLINE_EXAMPLES", "100")),
+    stateful_step_count=int(os.environ.get("STRANDLINE_STEPS", "40")),
+    deadline=None,
+    suppress_health_check=[HealthCheck.filter_too_much],
 )
 TestMachine = Machine.TestCase
 TestMachine.settings = QUICK
