@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import signal
+import sys
 import tempfile
 import threading
 import time
@@ -22,7 +24,8 @@ from soak.watchers import Naive, Stopwatch, spread
 from soak.writers import TABLES
 
 RESULTS = Path(__file__).parent / "results"
-GUARD = timedelta(seconds=3)  # longer than any backend is frozen
+GUARD = timedelta(seconds=2)  # shorter than many transactions, longer than any backend is frozen
+WHEN = {"idle": "idle", "short": "{} writers, short transactions", "hostile": "{} hostile writers"}
 BEHIND = {
     "postgresql": "now() - interval '500 milliseconds'",
     "mariadb": "NOW(6) - INTERVAL 500000 MICROSECOND",
@@ -37,12 +40,19 @@ def soak(minutes: float, writers: int, pace: float, delta: bool) -> dict[str, An
             stack.callback(bench.close)
             bench.open()
         config = _config(folder, used)
-        idle = {bench.name: _idle(bench, 41 if minutes >= 1 else 3) for bench in used}
+        waits = {bench.name: {"idle": _timed(bench, 41 if minutes >= 1 else 3)} for bench in used}
+        if minutes >= 1:
+            for bench in used:
+                bench.work(writers, 0.2, calm=True)
+                waits[bench.name]["short"] = _timed(bench, 61)
+                bench.rest()
         for bench in used:
             bench.work(writers, pace)
         runners: list[Runner] = [LedgerRunner(config, bench, folder) for bench in used]
         if delta:
             runners.append(DeltaRunner(config, used, folder))
+        for runner in runners:
+            stack.callback(runner.abort)
         naive = {bench.name: (Naive(bench, "naive"), Naive(bench, "delayed", BEHIND[bench.name])) for bench in used}
         watches = {bench.name: Stopwatch(bench, GUARD) for bench in used}
         threads: list[threading.Thread] = [
@@ -56,7 +66,8 @@ def soak(minutes: float, writers: int, pace: float, delta: bool) -> dict[str, An
         while time.monotonic() < until:
             time.sleep(min(15, max(0, until - time.monotonic())))
             print(" · ".join(_progress(bench) for bench in used), flush=True)
-        waits = {name: watch.finish() for name, watch in watches.items()}
+        for name, watch in watches.items():
+            waits[name]["hostile"] = watch.finish()
         for bench in used:
             bench.rest()
         time.sleep(GUARD.total_seconds() + 1)
@@ -74,7 +85,7 @@ def soak(minutes: float, writers: int, pace: float, delta: bool) -> dict[str, An
                 bench.name: {
                     "written": dict(sorted(bench.tally.counts.items())),
                     "transaction_ms": spread(bench.tally.seconds),
-                    "barrier_ms": {"idle": idle[bench.name], "load": waits[bench.name]},
+                    "barrier_ms": waits[bench.name],
                     "naive": {one.name: {"polls": one.polls, "lost": one.lost()} for one in naive[bench.name]},
                     "strandline": {runner.name: runner.figures(bench) for runner in runners if bench in runner.benches},
                 }
@@ -83,7 +94,7 @@ def soak(minutes: float, writers: int, pace: float, delta: bool) -> dict[str, An
         }
 
 
-def _idle(bench: Bench, rounds: int) -> dict[str, float]:
+def _timed(bench: Bench, rounds: int) -> dict[str, float]:
     watch = Stopwatch(bench, GUARD, rounds)
     watch.start()
     watch.join()
@@ -138,7 +149,7 @@ def table(figures: dict[str, Any]) -> str:
     for name, found in figures["databases"].items():
         for when, one in found["barrier_ms"].items():
             shown = " | ".join(f"{one.get(key, 0):g}" for key in ("p50", "p90", "p99", "max", "number", "held"))
-            lines.append(f"| {name}, {when if when == 'idle' else str(figures['writers']) + ' writers'} | {shown} |")
+            lines.append(f"| {name}, {WHEN[when].format(figures['writers'])} | {shown} |")
         one = found["transaction_ms"]
         shown = " | ".join(f"{one.get(key, 0):g}" for key in ("p50", "p90", "p99", "max", "number"))
         lines.append(f"| {name}, the writers' own transactions | {shown} | |")
@@ -166,6 +177,7 @@ def main() -> None:
     parser.add_argument("--no-delta", action="store_true", help="only the ledger: starts no JVM")
     parser.add_argument("--save", type=Path, default=RESULTS / "soak.json")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     figures = soak(given.minutes, given.writers, given.pace, not given.no_delta)
     given.save.parent.mkdir(parents=True, exist_ok=True)
     given.save.write_text(json.dumps(figures, indent=2) + "\n")

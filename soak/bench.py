@@ -41,8 +41,12 @@ class Bench(ABC):
     def open(self) -> None:
         self.server.start()
 
-    def work(self, writers: int, pace: float) -> None:
-        self.threads = [self.writer(self.url, number, self.tally, self.stop, pace) for number in range(1, writers + 1)]
+    def work(self, writers: int, pace: float, *, calm: bool = False) -> None:
+        """`calm`: short transactions only."""
+        self.stop = threading.Event()
+        first = 1001 if calm else 1
+        numbers = range(first, first + writers)
+        self.threads = [self.writer(self.url, number, self.tally, self.stop, pace, calm) for number in numbers]
         for thread in self.threads:
             thread.start()
 
@@ -88,8 +92,10 @@ class PostgresBench(Bench):
             cursor = connection.execute(sql.encode())
             return cursor.fetchall() if cursor.description else []
 
-    def work(self, writers: int, pace: float) -> None:
-        super().work(writers, pace)
+    def work(self, writers: int, pace: float, *, calm: bool = False) -> None:
+        super().work(writers, pace, calm=calm)
+        if calm:
+            return
         freezer = threading.Thread(target=self._freeze, daemon=True)
         freezer.start()
         self.threads.append(freezer)
@@ -122,10 +128,10 @@ class MariadbBench(Bench):
         "CREATE TABLE visits (id bigint PRIMARY KEY, version int NOT NULL, at datetime NOT NULL"
         " DEFAULT CURRENT_TIMESTAMP ON UPDATE CURRENT_TIMESTAMP, KEY (at))",
         "CREATE TABLE events (id bigint AUTO_INCREMENT PRIMARY KEY, version int NOT NULL)",
-        "CREATE FUNCTION steps() RETURNS int NOT DETERMINISTIC NO SQL"
-        " BEGIN DO SLEEP(0.2); DO SLEEP(0.2); DO SLEEP(0.2); RETURN 1; END",
-        "CREATE EVENT tick ON SCHEDULE EVERY 1 SECOND DO INSERT INTO orders (id, version)"
-        " SELECT UUID_SHORT() DIV 2, 1 + SLEEP(0.5)",
+        "CREATE FUNCTION steps(seconds double) RETURNS int NOT DETERMINISTIC NO SQL"
+        " BEGIN DO SLEEP(seconds); DO SLEEP(seconds); DO SLEEP(seconds); RETURN 1; END",
+        "CREATE EVENT tick ON SCHEDULE EVERY 3 SECOND DO INSERT INTO orders (id, version)"
+        " SELECT UUID_SHORT() DIV 2, 1 + SLEEP(2.5)",
     )
 
     def __init__(self) -> None:
@@ -147,9 +153,9 @@ class MariadbBench(Bench):
             cursor.execute(sql)
             return list(cursor.fetchall())
 
-    def work(self, writers: int, pace: float) -> None:
-        self.rows("SET GLOBAL event_scheduler = ON")
-        super().work(writers, pace)
+    def work(self, writers: int, pace: float, *, calm: bool = False) -> None:
+        self.rows(f"SET GLOBAL event_scheduler = {'OFF' if calm else 'ON'}")
+        super().work(writers, pace, calm=calm)
 
     def settle(self) -> None:
         self.rows("SET GLOBAL event_scheduler = OFF")

@@ -1,7 +1,8 @@
 """A process that syncs one pipeline until it is killed: `python -m soak.child CONFIG PIPELINE SEED [LEDGER]`.
 
 It kills itself with SIGKILL at a random event now and then; the rest is up to whoever started it. With SEED 0 it syncs
-once and ends. With a LEDGER, rows go there instead of to the target in the config. Prints a line of JSON per sync.
+twice, what was left and what is new, and ends. With a LEDGER, rows go there instead of to the target in the config.
+Prints a line of JSON per sync.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,7 +55,7 @@ def sync(project: Project, pipeline: str, seed: int) -> None:
             say(killed=type(event).__name__)
             os.kill(os.getpid(), signal.SIGKILL)
 
-    while True:
+    for round_ in count(1):
         result = project.sync(pipeline, listener=perhaps)
         say(
             batches=sum(table.batches for table in result.tables),
@@ -61,7 +63,7 @@ def sync(project: Project, pipeline: str, seed: int) -> None:
             held=sum(table.plan.held_by is not None for table in result.tables),
             errors=[str(table.error) for table in result.tables if table.error],
         )
-        if not seed:
+        if not seed and round_ == 2:
             return
         time.sleep(PAUSE_SECONDS)
 

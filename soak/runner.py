@@ -102,15 +102,18 @@ class Runner(ABC, threading.Thread):
         self.failed[bench.name] = "; ".join(said["errors"])
 
     def finish(self) -> None:
-        """Kill the child under way, then sync twice more to the end: what it left, and what is new."""
-        self.ended.set()
-        if self.child:
-            self.child.kill()
-        self.join()
+        """Kill the child under way, then sync to the end: what it left, and what is new."""
+        self.abort()
         for bench in self.benches:
-            for _ in range(2):
-                if self._child(bench, 0, None) != 0:
-                    self.failed[bench.name] = "the last sync did not end well"
+            if self._child(bench, 0, None) != 0:
+                self.failed[bench.name] = "the last sync did not end well"
+
+    def abort(self) -> None:
+        self.ended.set()
+        if self.child and self.child.poll() is None:
+            _kill(self.child.pid)
+        if self.is_alive():
+            self.join()
 
     def figures(self, bench: Bench) -> dict[str, Any]:
         lost = twice = 0

@@ -37,13 +37,16 @@ class Tally:
 class Writer(ABC, threading.Thread):
     """One connection's life. Ways to write come from the database; each runs in a transaction of its own."""
 
-    def __init__(self, url: str, number: int, tally: Tally, stop: threading.Event, pace: float) -> None:
+    def __init__(
+        self, url: str, number: int, tally: Tally, stop: threading.Event, pace: float, calm: bool = False
+    ) -> None:
         super().__init__(name=f"writer {number}", daemon=True)
         self.end = Endpoint.parse(url)
         self.number = number
         self.tally = tally
         self.stop_now = stop
         self.pace = pace
+        self.calm = calm
         self.chance = random.Random(number)
         self.ids: dict[str, list[int]] = {table: [] for table in STAMPED}
         self.fresh: list[tuple[str, int]] = []  # rows of the transaction under way
@@ -65,7 +68,7 @@ class Writer(ABC, threading.Thread):
         """What a server raises when it ends a transaction by itself (a deadlock, for one)."""
 
     def run(self) -> None:
-        weights, ways = zip(*self.ways(), strict=True)
+        weights, ways = zip(*(((3, self.at_once), (1, self.short)) if self.calm else self.ways()), strict=True)
         self.connection = self.connect()
         while not self.stop_now.is_set():
             self.fresh, self.written = [], 0
@@ -114,12 +117,20 @@ class Writer(ABC, threading.Thread):
         self.written = 0
 
     def linger(self, longest: float = 1.2) -> None:
-        time.sleep(self.chance.uniform(0.0, longest))
+        """Now and then several times as long."""
+        time.sleep(self.chance.uniform(0.0, longest) * (5 if self.chance.random() < 0.05 else 1))
 
     # ways that every database has
 
     def at_once(self) -> None:
         self.write()
+        self.committed()
+
+    def short(self) -> None:
+        self.execute("BEGIN")
+        for _ in range(3):
+            self.write()
+        self.execute("COMMIT")
         self.committed()
 
     def late(self) -> None:
@@ -193,7 +204,7 @@ class PostgresWriter(Writer):
         )
 
     def slow_statement(self) -> None:
-        seconds = self.chance.uniform(0.1, 1)
+        seconds = self.chance.uniform(0.1, 3)
         self.execute(f"INSERT INTO orders (id, version) SELECT {self.new('orders')}, 1 FROM pg_sleep({seconds})")
         self.written = 1
         self.committed()
@@ -201,7 +212,7 @@ class PostgresWriter(Writer):
     def one_message(self) -> None:
         """Several transactions that all bear the time the message came."""
         one = "BEGIN; INSERT INTO orders (id, version) SELECT {}, 1 FROM pg_sleep({}); COMMIT"
-        parts = [one.format(self.new("orders"), self.chance.uniform(0.1, 0.5)) for _ in range(3)]
+        parts = [one.format(self.new("orders"), self.chance.uniform(0.1, 1.2)) for _ in range(3)]
         self.execute("; ".join(parts))
         self.written = 3
         self.committed(3)
@@ -252,14 +263,15 @@ class MariadbWriter(Writer):
         )
 
     def slow_statement(self) -> None:
-        seconds = self.chance.uniform(0.1, 1)
+        seconds = self.chance.uniform(0.1, 3)
         self.execute(f"INSERT INTO orders (id, version) SELECT {self.new('orders')}, 1 + SLEEP({seconds})")
         self.written = 1
         self.committed()
 
     def slow_function(self) -> None:
         """Steps inside a function take the place of the statement in the list of what is running."""
-        self.execute(f"INSERT INTO orders (id, version) VALUES ({self.new('orders')}, steps())")
+        seconds = self.chance.uniform(0.1, 1.1)
+        self.execute(f"INSERT INTO orders (id, version) VALUES ({self.new('orders')}, steps({seconds}))")
         self.written = 1
         self.committed()
 
