@@ -10,9 +10,11 @@ import sqlite3
 from pathlib import Path
 
 from strandline.core.batch import Applied, Batch, How, Receipt
+from strandline.core.compare import Comparison, Form
 from strandline.core.errors import BatchConflictError, TargetError
-from strandline.core.protocols import Changes
+from strandline.core.protocols import Changes, TargetSide
 from strandline.core.table import Table
+from strandline.core.window import Repair
 from strandline.endpoint import Endpoint
 from strandline.sources.database import Session
 from strandline.sources.dialect import in_slice
@@ -63,8 +65,8 @@ class LedgerSink:
         found = self.ledger.connection.execute(sql, [table.target]).fetchone()
         return found and Receipt(Batch.from_json(found[0]), Applied(found[1], found[1]), found[2])
 
-    def apply(self, table: Table, batch: Batch, changes: Changes, *, how: How) -> Applied:
-        if how is How.REPLACE:
+    def apply(self, table: Table, batch: Batch, changes: Changes, *, how: How, repair: Repair | None = None) -> Applied:
+        if how is How.REPLACE or repair is not None:
             raise TargetError("the ledger only grows", where=table.where_text)
         rows = self._read(changes)
         connection = self.ledger.connection
@@ -103,6 +105,12 @@ class LedgerSink:
             "UPDATE receipts SET epoch = max(epoch, ?) WHERE target = ?", [epoch, table.target]
         )
         return self.applied(table)
+
+    def forms(self, table: Table) -> dict[str, Form | None]:
+        raise TargetError("the soak compares the ledger by itself", where=table.where_text)
+
+    def side(self, comparison: Comparison) -> TargetSide:
+        raise TargetError("the soak compares the ledger by itself", where=comparison.table.where_text)
 
     def cancel(self, table: str | None = None) -> None:
         """A batch is over in milliseconds."""
