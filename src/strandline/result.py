@@ -33,6 +33,7 @@ class PipelinePlan:
     def to_json(self) -> Json:
         return {
             "pipeline": self.pipeline,
+            "guard_seconds": self.guard_seconds,
             "tables": [_plan_json(table) for table in self.tables],
             "warnings": [{"table": table, "message": message} for table, message in self.warnings],
         }

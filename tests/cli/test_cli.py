@@ -39,6 +39,7 @@ def test_plan_shows_what_would_move_and_moves_nothing(shop: Shop) -> None:
     shop.write("orders", *range(9))
     said = shop.run("plan", "-p", "shop")
     assert said.code == 0
+    assert "(guard 5 s)" in said.out
     assert "orders      sync    beginning →" in said.out
     assert "~9   first load, 3 slices" in said.out
     assert "2 tables: 1 to do, 1 up to date. Nothing was moved. Run: strandline sync -p shop" in said.out
@@ -57,6 +58,7 @@ def test_plan_json_has_the_settled_shape_and_exact_values(shop: Shop) -> None:
     shop.write("orders", 1)
     document = shop.run("plan", "--json", "-t", "orders").json
     assert document["schema_version"] == 1
+    assert document["pipelines"][0]["guard_seconds"] == 5
     (table,) = document["pipelines"][0]["tables"]
     assert {"table", "stage", "low", "high", "reason", "estimated_rows", "slices", "held_by"} <= table.keys()
     assert table["high"] == "2026-11-15 08:00:02.000000"

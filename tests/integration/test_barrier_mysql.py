@@ -239,9 +239,11 @@ def test_barriers_that_wait_side_by_side_do_not_hide_the_list_from_each_other(sh
     with shop.begun("INSERT INTO orders (note) VALUES ('held')"), ThreadPoolExecutor(5) as pool:
         found = list(pool.map(lambda source: horizon(source, table), sources))
     assert all(one.held_by for one in found)
+    started = time.monotonic()
     with ThreadPoolExecutor(5) as pool:
         found = list(pool.map(lambda source: horizon(source, table), sources))
     assert not any(one.held_by for one in found)
+    assert time.monotonic() - started < 2
 
 
 # --- Ids and rounding ------------------------------------------------------------------------------------------------

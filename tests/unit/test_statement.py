@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from strandline.cli import text
+from strandline.core.position import Holder
 from strandline.sources.statement import LENGTH, without_literals
 
 
@@ -67,3 +69,9 @@ def test_a_long_statement_is_cut_short() -> None:
     shown = without_literals("SELECT " + "a, " * 1000)
     assert len(shown) == LENGTH
     assert shown.endswith("…")
+
+
+def test_a_holder_is_shown_with_what_it_runs_if_that_is_known() -> None:
+    assert text.holder(Holder("4711", "app", 660)) == "transaction 4711 (app) open for 11 min"
+    shown = text.holder(Holder("4711", "app", 660, "UPDATE t SET a = ?"))
+    assert shown == "transaction 4711 (app) open for 11 min: UPDATE t SET a = ?"

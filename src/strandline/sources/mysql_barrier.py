@@ -143,7 +143,7 @@ class Barrier:
 
     def _open(self) -> list[Transaction]:
         """Every transaction that may write, from a list that is certainly newer than this call."""
-        with self._turn(), self._canary() as canary:
+        with self._canary() as canary, self._turn():  # in this order: whose turn it is refreshes the list for all
             rows = self._believed(canary)
         return [
             Transaction(int(row[0] or 0), str(row[1]), int(row[2]), float(row[3] or 0), str(row[5] or ""))
