@@ -171,3 +171,15 @@ def test_drivers_errors_are_told_apart() -> None:
     missing = 'org.postgresql.util.PSQLException: ERROR: relation "x" does not exist\n  Position: 3'
     assert type(postgres_session.translate(missing)).__name__ == "SourceError"
     assert postgres_session.translate("java.lang.OutOfMemoryError") is None
+
+
+def test_a_guards_words_in_the_statement_that_failed_are_not_its_refusal() -> None:
+    """Spark shows the statement with any error; only a value behind the words means that the guard stopped the read."""
+    statement = "SELECT CASE WHEN x THEN 'strandline refuses column at with the value ' || t.\"at\" END"
+    assert (
+        refusal(f'ERROR: column t.gone does not exist\n{statement}\nraise_error(concat("value ", c2))', "text") is None
+    )
+    refused = f'invalid input syntax: "strandline refuses column at with the value infinity"\n{statement}'
+    for text in (refused, f"{statement}\n{refused}"):
+        found = refusal(text, "text")
+        assert found is not None and found.message == "strandline refuses column at with the value infinity"

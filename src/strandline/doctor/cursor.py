@@ -6,6 +6,7 @@ window. Asked are the catalog and the newest rows only; what would read a large 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -53,6 +54,7 @@ def check_cursor(subject: Subject) -> Iterator[Finding]:
         return
     yield from _nulls(subject)
     if subject.cursor.kind is not Kind.INTEGER:
+        yield from _oldest(subject)
         yield from _newest(subject)
 
 
@@ -151,6 +153,20 @@ def _nulls(subject: Subject) -> Iterator[Finding]:
         yield warn(_AREA, subject.text("may be NULL; no row is now"), "Make it NOT NULL.", docs=docs)
 
 
+def _oldest(subject: Subject) -> Iterator[Finding]:
+    """`0000-00-00`, `-infinity`: no times at all. They stop a first load, and lie below every later watermark."""
+    text = inspection.oldest_text(subject.source, subject.table)
+    if text is None or not re.match(r"0000|-infinity|.*BC$", text):
+        return
+    yield Finding(
+        Level.FAIL,
+        _AREA,
+        subject.text(f"is {text} somewhere, which is no time: such a row is not read, or stops the table"),
+        "Give those rows a real time, or leave them out by where.",
+        "docs/doctor.md#nulls",
+    )
+
+
 def _newest(subject: Subject) -> Iterator[Finding]:
     """Rows from the future never come, or not yet; rows that look hours old may be another zone's."""
     source, table, cursor = subject.source, subject.table, subject.cursor
@@ -170,8 +186,8 @@ def _newest(subject: Subject) -> Iterator[Finding]:
 
 
 def _endless(subject: Subject, text: str, here: Watermark) -> Iterator[Finding]:
-    """`infinity`, a year of five digits: after every window. (`-infinity` and years BC come with the first one.)"""
-    rows = 0 if text.startswith("-") or text.endswith("BC") else _after(subject, here)
+    """`infinity`, a year of five digits: after every window."""
+    rows = _after(subject, here)
     if rows:
         yield Finding(
             Level.FAIL,

@@ -64,7 +64,10 @@ def _observed(table: Table, position: Position, now: str) -> Iterator[Finding]:
     back = (then - datetime.fromisoformat(now)).total_seconds()
     if back > _SLACK_SECONDS:
         text = f"the database's clock stood at {position.observed} once and is {back:,.0f} s behind that now"
-        remedy = f"Rows stamped since lie below the watermark. Read them again:   {_set(table)} --timestamp …"
+        remedy = (
+            "Syncs hold until the clock has passed that time and then read again what was stamped meanwhile. Sooner:   "
+            f"strandline backfill -p {table.pipeline} -t {table.name} --from …"
+        )
         yield _finding(table, text, remedy, "docs/doctor.md#clocks")
 
 
@@ -82,7 +85,11 @@ def _ids(source: DatabaseSource, table: Table, position: Position) -> Iterator[F
     last = max(known, default=0)
     if int(position.watermark.text) > last + 1:
         text = f"the watermark {position.watermark} is above every id there is ({last}): ids began again"
-        yield _finding(table, text, f"Load it again: strandline sync --full -p {table.pipeline} -t {table.name}", _DOCS)
+        remedy = (
+            "They are read from the beginning once ids have passed the watermark. To have them sooner, load it again: "
+            f"strandline sync --full -p {table.pipeline} -t {table.name}"
+        )
+        yield _finding(table, text, remedy, _DOCS)
 
 
 def _finding(table: Table, text: str, remedy: str, docs: str) -> Finding:

@@ -32,8 +32,11 @@ REFUSED = "strandline refuses"
 
 
 def refusal(text: str, text_type: str) -> SourceError | None:
-    """The error of a guard that stopped a read because Spark would have changed a value."""
-    found = re.search(rf"{REFUSED} column [^\n]*?(?=\"|$|\n| SQLSTATE)", text)
+    """The error of a guard that stopped a read because Spark would have changed a value.
+
+    Spark shows the statement with any error: there the guard's text is followed by its end quote, not by a value.
+    """
+    found = re.search(rf"{REFUSED} column [^\n]*? with the value (?!')[^\n]*?(?=\"|$|\n| SQLSTATE)", text)
     if found is None:
         return None
     return SourceError(

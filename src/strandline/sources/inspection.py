@@ -136,14 +136,23 @@ def newest(source: DatabaseSource, table: Table) -> Watermark | None:
 
 def newest_text(source: DatabaseSource, table: Table) -> str | None:
     """The highest cursor value as the database writes it: perhaps `infinity`, or a year no calendar of ours knows."""
+    return _edge(source, table, "max")
+
+
+def oldest_text(source: DatabaseSource, table: Table) -> str | None:
+    """The lowest cursor value as the database writes it: perhaps `-infinity`, or MySQL's `0000-00-00`."""
+    return _edge(source, table, "min")
+
+
+def _edge(source: DatabaseSource, table: Table, which: str) -> str | None:
     cursor = _cursor(table)
-    highest = source.dialect.text(cursor, f"max({column_of(source.dialect, cursor.column)})")
-    text = source.session.rows(f"SELECT {highest} FROM {source.dialect.relation(table)}")[0][0]
+    shown = source.dialect.text(cursor, f"{which}({column_of(source.dialect, cursor.column)})")
+    text = source.session.rows(f"SELECT {shown} FROM {source.dialect.relation(table)}")[0][0]
     return None if text is None else str(text)
 
 
 def on_calendar(kind: Kind, text: str) -> bool:
-    return kind is Kind.INTEGER or re.match(r"\d{4}-\d\d-\d\d(?!.*BC)", text) is not None
+    return kind is Kind.INTEGER or re.match(r"(?!0000)\d{4}-\d\d-\d\d(?!.*BC)", text) is not None
 
 
 def here(kind: Kind, zone: str | None, now: str) -> Watermark:
