@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from itertools import count
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -80,7 +81,7 @@ class Machine(RuleBasedStateMachine):
             ("orders", (id,)) in other.writes for other in self.world.source.in_flight() if other is not transaction
         )
         if transaction.phase is Phase.OPEN and not locked:
-            transaction.write("orders", {"id": id, "value": value}, at=None if late else self.world.clock.now())
+            transaction.write("orders", {"id": id, "value": value}, at=None if late else self.world.source.clock.now())
 
     @rule(transaction=transactions)
     def prepare(self, transaction: Transaction) -> None:
@@ -117,9 +118,9 @@ class Machine(RuleBasedStateMachine):
         for outcome in self.world.poll(limit=limit).values():
             assert outcome.status is Status.COMPLETED, outcome.error
 
-    @rule(at=EVENTS)
-    def poll_and_die_at_an_event(self, at: int) -> None:
-        self.world.poll_killed(at)
+    @rule(at=EVENTS, limit=st.sampled_from([None, None, 1, 2]))
+    def poll_and_die_at_an_event(self, at: int, limit: int | None) -> None:
+        self.world.poll_killed(at, limit=limit)
 
     @rule(after=st.booleans())
     def poll_and_die_at_the_sinks_commit(self, after: bool) -> None:
@@ -185,6 +186,34 @@ class Machine(RuleBasedStateMachine):
         back = seen[int(share * (len(seen) - 1))] if seen and share else None
         world.books().write([position.moved(back)])
         self.highest = back
+
+    @rule(replans=st.booleans())
+    def person_gives_up_the_plan_or_accepts_the_watermark(self, replans: bool) -> None:
+        """As `retry --replan` and `watermark set --accept` do."""
+        world = self.world
+        world.expire_leases()
+        epoch = world.position().epoch + 1
+        position = settle(world.sink.fence(world.tables["orders"], epoch), world.position())
+        dropped = replace(position, plan=None, intent=None, epoch=epoch)
+        world.books().write([dropped if replans else position.moved(position.watermark)])
+
+    @rule(back=st.sampled_from([None, 1, 30, 100]), skips=st.booleans(), rows=st.integers(1, 3))
+    def config_changes(self, back: int | None, skips: bool, rows: int) -> None:
+        timely = self.world.source.held("orders").cursor.kind is Kind.TIMESTAMP
+        lookback = timedelta(seconds=back) if back and timely else back
+        max_stall = MaxStall(timedelta(seconds=30), "skip") if skips else None
+        self.world.change(lookback=lookback, max_stall=max_stall, slice_rows=rows)
+
+    @precondition(lambda self: self.world.source.held("orders").cursor.kind is Kind.INTEGER)
+    @rule()
+    def ids_start_again(self) -> None:
+        """While nobody is at work and nothing is in flight, and seen by the next look."""
+        world, held = self.world, self.world.source.held("orders")
+        if not world.source.in_flight():
+            world.expire_leases()
+            self.poll(None)
+            held.sequence, held.last_id = count(1), 0
+            self.poll(None)
 
     @rule(after=st.booleans(), share=st.floats(0, 1))
     def zombie_wakes_after_a_person_moved_the_watermark(self, after: bool, share: float) -> None:
@@ -283,6 +312,9 @@ class Machine(RuleBasedStateMachine):
         for transaction in self.world.source.in_flight():
             transaction.commit()
         self.world.clock.advance(100_000)  # wherever the source's clock was set, it has caught up
+        held, mark = self.world.source.held("orders"), self.world.position().watermark
+        while held.cursor.kind is Kind.INTEGER and mark is not None and held.last_id < int(mark.text):
+            self.write_and_commit(1, "ids have caught up")
         self.poll(None)
         self.poll(None)
         assert self.world.target_rows() == self.world.source.rows("orders")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -29,7 +30,7 @@ def damage(world: World, *ids: int) -> None:
     held = world.sink.backup("orders")
     assert held is not None
     rows: tuple[Row, ...] = tuple(row for row in held.rows if row["id"] not in ids)
-    world.sink.restore("orders", type(held)(rows, held.epoch, held.receipts))
+    world.sink.restore("orders", replace(held, rows=rows))
 
 
 def ids(world: World) -> list[int]:
@@ -56,7 +57,7 @@ def test_a_backfill_never_overwrites_a_newer_row(world: World) -> None:
     held = world.sink.backup("orders")
     assert held is not None
     others = tuple(row for row in held.rows if row["id"] != 1)
-    world.sink.restore("orders", type(held)((*others, newer), held.epoch, held.receipts))
+    world.sink.restore("orders", replace(held, rows=(*others, newer)))
     world.backfill(None, None)
     assert newer in world.target_rows()
 

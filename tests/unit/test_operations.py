@@ -18,7 +18,7 @@ from strandline.core.batch import Batch
 from strandline.core.books import Books, Lease
 from strandline.core.errors import ConfigError, LeaseError, SourceError, StateError, TargetError, WindowError
 from strandline.core.events import Event, Intended
-from strandline.core.position import Position, Status
+from strandline.core.position import Gap, Position, Status
 from strandline.core.protocols import Record
 from strandline.core.run import Hop
 from strandline.core.table import Mode
@@ -560,3 +560,52 @@ def test_a_target_that_forgot_how_far_it_went_cannot_rebuild_a_position(loaded: 
     with pytest.raises(TargetError) as caught:
         operations.import_from_target(loaded, "shop", "orders")
     assert "sync --full" in caught.value.remedy
+
+
+def opened_range(shop: Shop, table: str = "orders") -> Gap:
+    """A range below the watermark where rows may still appear."""
+    position = shop.world.position(table)
+    gap = Gap(Watermark(Kind.TIMESTAMP, moved_at(shop, 2, table)), "passed over transaction 7")
+    shop.world.books().write([replace(position, gap=gap)])
+    return gap
+
+
+def test_accepting_a_change_keeps_an_open_range_and_setting_past_it_says_what_is_left_out(loaded: Shop) -> None:
+    gap = opened_range(loaded)
+    accepted = operations.set_watermark(loaded, "shop", "orders", accept=True)
+    assert accepted.after is not None and accepted.after.gap == gap
+    loaded.world.write(4)
+    past = operations.set_watermark(loaded, "shop", "orders", moved_at(loaded, 4))
+    assert past.after is not None and past.after.gap is None
+    assert any("left out: passed over transaction 7" in note for note in past.notes)
+    again = operations.set_watermark(loaded, "shop", "orders", moved_at(loaded, 1))
+    assert again.after is not None and again.after.gap is None
+    assert not any("left out" in note for note in again.notes), "all of it is read again"
+
+
+def test_accepting_gives_an_open_range_up_in_append_mode_and_says_so(loaded: Shop) -> None:
+    opened_range(loaded, "events")
+    accepted = operations.set_watermark(loaded, "shop", "events", accept=True)
+    assert accepted.after is not None and accepted.after.gap is None
+    assert any("left out" in note for note in accepted.notes)
+
+
+def test_a_position_rebuilt_from_the_target_keeps_the_range_it_knew_to_be_open(loaded: Shop) -> None:
+    gap = opened_range(loaded)
+    old = loaded.world.position()
+    loaded.world.write(4)
+    loaded.world.poll()
+    loaded.world.books().write([replace(old, revision=loaded.world.position().revision)])
+    change = operations.import_from_target(loaded, "shop", "orders")
+    assert change.after is not None and change.after.gap == gap
+
+
+def test_a_state_restored_from_before_a_fence_takes_its_epoch_from_the_target(loaded: Shop) -> None:
+    """Both hold the same batch, and yet every batch of the old epoch is shut out."""
+    loaded.world.sink.fence(loaded.world.tables["orders"], 4)
+    loaded.world.write(4)
+    assert loaded.world.poll()["orders"].status is Status.FAILED
+    loaded.world.expire_leases()
+    loaded.apply(operations.import_from_target(loaded, "shop", "orders"))
+    loaded.world.poll()
+    assert loaded.ids() == [1, 2, 3, 4]

@@ -74,6 +74,7 @@ class How(StrEnum):
     """How a sink applies a batch. CHANGES is the rule: by the table's mode, matched by key in merge mode."""
 
     CHANGES = "changes"
+    CURRENT = "current"  # as CHANGES, but a row replaces any: the source went back, so its cursor compares nothing
     FRESH = "fresh"  # the target holds no row that a row of this batch could repeat: nothing need be matched
     REPLACE = "replace"  # the batch replaces the whole target in one commit (snapshot, `--full`)
     REPAIR = "repair"  # one part of the target is made equal to the batch, newer rows or not (`verify --repair`)
@@ -106,4 +107,7 @@ class Receipt:
 
     def agrees(self, batch: Batch) -> bool:
         """Whether the target holds this batch, as far as it remembers. Enough to go on from, not to adopt by."""
-        return self.batch.same(batch) if self.exact else self.batch.order == batch.order
+        if self.exact:
+            return self.batch.same(batch)
+        # A fence raises the epoch that the target remembers, and leaves the number.
+        return self.batch.number == batch.number and self.batch.epoch >= batch.epoch

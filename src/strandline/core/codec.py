@@ -130,7 +130,7 @@ def _marks_json(of: Position | TablePlan) -> Json:
     return {
         "observed_at": of.observed_at,
         "stall": [stall.since, asdict(stall.holder)] if stall else None,
-        "gap": [low.kind.value if low else None, _text(low), gap.why] if gap else None,
+        "gap": [low.kind.value if low else None, _text(low), gap.why, gap.back] if gap else None,
         "overlap": [overlap.window.high.kind.value, _window_json(overlap.window), overlap.fingerprint]
         if overlap
         else None,
@@ -143,7 +143,7 @@ def _json_marks(raw: Json) -> Json:
     return {
         "observed_at": raw.get("observed_at", ""),
         "stall": Stall(stall[0], Holder(**stall[1])) if stall else None,
-        "gap": Gap(_watermark(Kind(gap[0]) if gap[0] else None, gap[1]), gap[2]) if gap else None,
+        "gap": Gap(_watermark(Kind(gap[0]) if gap[0] else None, gap[1]), *gap[2:]) if gap else None,
         "overlap": Overlap(_json_window(Kind(overlap[0]), overlap[1]), overlap[2]) if overlap else None,
     }
 

@@ -107,6 +107,7 @@ class _Open:
     start: Watermark | None
     stall: Stall | None
     gap: Gap | None  # what stays open afterwards
+    known: Window | None = None  # it was looked at again and holds what it held, so it is not read
 
     @property
     def read(self) -> Window:
@@ -115,7 +116,17 @@ class _Open:
     def unchanged(self) -> _Open:
         """The range to be looked at again holds what it held: nothing of it need be read."""
         mark = self.ask.position.watermark
-        return replace(self, start=None, window=self.window if mark is None else Window(mark, self.window.high))
+        window = self.window if mark is None else Window(mark, self.window.high)
+        return replace(self, start=None, window=window, known=_seen(self))
+
+    def waits(self, limit: int | None) -> bool:
+        """Under a limit a range that stays open is read when it can be closed: every run would read its first rows."""
+        again = self.gap is not None and self.known is None and self.read.low != self.ask.position.watermark
+        return limit is not None and again and not self.ask.full
+
+    def beyond(self) -> _Open:
+        """Only what lies beyond the watermark is read now; what was to be read below it stays open."""
+        return replace(self.unchanged(), gap=self.gap and replace(self.gap, low=self.read.low), known=None)
 
 
 def _plan_fresh(source: Source, asks: Sequence[Ask], run_id: str, limit: int | None, now: str) -> list[Planned]:
@@ -169,6 +180,8 @@ def _opening(ask: Ask, found: Horizon, now: str) -> _Open | Planned:
         note, gap = _behind(ask, horizon), position.gap
         return _planned(ask, reason, horizon=horizon, note=note, stall=stall, gap=gap, now=now)
     start, again = None, position.gap
+    if gap is not None and position.watermark is None and position.gap is None:
+        gap = replace(gap, low=window.low)  # what lies before `initial` was never asked for
     if table.lookback is not None and window.low is not None and not ask.full:
         start = window.low.minus(table.lookback)
     if again is not None and not ask.full and table.mode is not Mode.SNAPSHOT:
@@ -228,7 +241,7 @@ def _seen(part: _Open) -> Window | None:
 def _without_gaps(source: Source, opened: dict[str, _Open]) -> tuple[dict[str, _Open], dict[str, Planned]]:
     """Append mode cannot look at a range again: it goes on if no row stands there, and stops if one does."""
     gaps = {
-        name: (part.ask.table, Window(gap.low, mark))
+        name: (part.ask.table, Window(gap.low and min(gap.low, mark), mark))
         for name, part in opened.items()
         if (gap := part.ask.position.gap) and (mark := part.ask.position.watermark)
         if part.ask.table.mode is Mode.APPEND and not part.ask.full
@@ -259,6 +272,8 @@ def _may_lack_cursor(table: Table) -> bool:
 
 
 def _with_work(source: Source, part: _Open, rows: int | None, run_id: str, limit: int | None, now: str) -> Planned:
+    waits = part.waits(limit)
+    part = part.beyond() if waits else part
     ask, horizon, window = part.ask, part.horizon, part.window
     table, position = ask.table, ask.position
     whole = table.mode is Mode.SNAPSHOT or ask.full
@@ -292,7 +307,7 @@ def _with_work(source: Source, part: _Open, rows: int | None, run_id: str, limit
         held_by=horizon.held_by,
         stall=part.stall,
         gap=_left_open(part, window.high),
-        overlap=None if whole else _overlap(source, part, window.high),
+        overlap=None if whole else position.overlap if waits else _overlap(source, part, window.high),
         note=horizon.note,
     )
     return Planned(table, position, plan, ask.measures)
@@ -321,8 +336,12 @@ def _overlap(source: Source, part: _Open, high: Watermark) -> Overlap | None:
     if not lows and gap is None:
         return None
     window = Window(None if gap is not None and gap.low is None else min(min(lows), high), high)
-    found = source.fingerprints({table.name: (table, window)})[table.name]
-    return None if isinstance(found, StrandlineError) else Overlap(window, found)
+    asked = {"next": (table, window)} | ({"known": (table, part.known)} if part.known else {})
+    found = source.fingerprints(asked)
+    if part.known and found["known"] != _fingerprint(part.ask.position):
+        return None  # somebody wrote there since we looked, and this plan does not read it
+    now = found["next"]
+    return None if isinstance(now, StrandlineError) else Overlap(window, now)
 
 
 def _with_nulls(table: Table, slices: tuple[Slice, ...]) -> tuple[Slice, ...]:

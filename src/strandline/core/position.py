@@ -74,6 +74,7 @@ class Gap:
 
     low: Watermark | None
     why: str
+    back: bool = False  # the source went back: a row there may be newer than one with a higher cursor value
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,8 @@ class Position:
     revision: int = 0
 
     def planned(self, plan: TablePlan, measures: dict[str, str], schema: str, run_id: str) -> Position:
-        """`run_id`: who carries it out now; the plan names who wrote it."""
+        """`run_id`: who carries it out now; the plan names who wrote it. A range that the plan passes over is open
+        from now on: its first slice moves the watermark into it, and the rest of the plan may be given up."""
         return replace(
             self,
             plan=plan,
@@ -161,6 +163,7 @@ class Position:
             measures=measures,
             schema=schema,
             stall=plan.stall,
+            gap=self.gap or plan.gap,
             run_id=run_id,
             error="",
         )
@@ -220,7 +223,10 @@ class Position:
         return replace(self, status=Status.FAILED, error=error)
 
     def moved(self, watermark: Watermark | None) -> Position:
-        """By a person (`set`, `reset`, `import`): a new epoch, no plan, and the target untouched."""
+        """By a person (`set`, `reset`, `import`): a new epoch, no plan, and the target untouched.
+
+        A range that reaches below an earlier watermark stays open; a later one leaves out on purpose what lies below.
+        """
         return replace(
             self,
             watermark=watermark,
@@ -231,7 +237,15 @@ class Position:
             last_value=None,
             totals=replace(self.totals, last_value=None),
             measures={},
-            gap=None,
+            gap=self._still_open(watermark),
             overlap=None,
             error="",
         )
+
+    def _still_open(self, watermark: Watermark | None) -> Gap | None:
+        gap, old = self.gap, self.watermark
+        if gap is None or watermark is None:  # read again from the beginning, as the source has it if it went back
+            return replace(gap, low=None) if gap and gap.back else None
+        if old is None or watermark.kind is not old.kind or watermark > old:
+            return None
+        return gap if gap.back or gap.low is None or gap.low < watermark else None

@@ -170,8 +170,9 @@ class Hop:
                 changes = self.source.changes(table, part)
                 if part.repair:
                     return self.sink.apply(table, batch, changes, how=How.REPAIR, repair=part.repair)
+                back = position.gap is not None and position.gap.back and not plan.replace
                 how = How.REPLACE if plan.replace else How.FRESH if fresh else How.CHANGES
-                return self.sink.apply(table, batch, changes, how=how)
+                return self.sink.apply(table, batch, changes, how=How.CURRENT if back else how)
 
     def _record_failure(self, position: Position, entry: TableRun) -> None:
         try:

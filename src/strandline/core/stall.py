@@ -30,7 +30,7 @@ def past_stall(table: Table, position: Position, found: Horizon) -> tuple[Horizo
         return found, stall, None
     if limit.then == "skip":
         low = position.gap.low if position.gap else position.watermark
-        gap = Gap(low, f"passed over {found.held_by}")
+        gap = Gap(low, f"passed over {found.held_by}", back=position.gap is not None and position.gap.back)
         return replace(found, high=found.reach, proven=False), stall, gap
     raise SourceError(
         f"held for {seconds:.0f} s, longer than max_stall allows, by {found.held_by}",
@@ -57,13 +57,16 @@ def went_back(table: Table, position: Position, found: Horizon, now: str) -> Gap
     store's clock (`now`), which only ever makes the range larger.
     """
     mark, reach = position.watermark, found.reach or found.high
-    if table.cursor is None or mark is None:
+    if table.cursor is None or (mark is None and position.batch is None):
         return None
     if table.cursor.kind is Kind.INTEGER:
-        if found.next_id is None or mark <= found.next_id:
+        if found.next_id is None or mark is None or mark <= found.next_id:
             return None
-        why = f"ids of {table.cursor.column} started again: {mark} was passed, and the next one is {found.next_id}"
-        return Gap(None, why)
+        why = (
+            f"ids of {table.cursor.column} started again: {mark} was passed, and the next one is {found.next_id}; "
+            f"they are read when they have passed it, or at once by strandline sync --full -t {table.name}"
+        )
+        return Gap(None, why, back=True)
     if reach is None:
         return None
     if not position.observed or seconds_between(position.observed, found.observed) >= 0:
@@ -71,20 +74,18 @@ def went_back(table: Table, position: Position, found: Horizon, now: str) -> Gap
     elapsed = (
         timedelta(seconds=seconds_between(position.observed_at, now)) if position.observed_at and now else _UNKNOWN
     )
-    return _wider(
-        position.gap,
-        Gap(
-            reach.minus(max(elapsed, timedelta(0))),
-            f"the source's clock went back, from {position.observed} to {found.observed}: "
-            "nothing is read until it has caught up, and then what was written meanwhile",
-        ),
+    why = (
+        f"the source's clock went back, from {position.observed} to {found.observed}: nothing is read until it has "
+        f"caught up, and then what was written meanwhile; or at once by strandline sync --full -t {table.name}"
     )
+    low = None if mark is None else reach.minus(max(elapsed, timedelta(0)))
+    return _wider(position.gap, Gap(low, why, back=True))
 
 
 def _wider(known: Gap | None, found: Gap) -> Gap:
-    if known is None or (known.low is not None and found.low is not None and found.low < known.low):
+    if known is None or (known.low is not None and (found.low is None or found.low < known.low)):
         return found
-    return known
+    return replace(known, back=True)
 
 
 def refuse_gap(table: Table, gap: Gap, rows: int | None) -> ChangedError:

@@ -87,11 +87,7 @@ def apply(project: Project, changes: Sequence[Change], *, why: str, who: str = "
                 gone = change.before
                 books.state.delete([position_record(gone), leases[gone.pipeline, gone.table]])
     except ConflictError as error:
-        raise LeaseError(
-            "a run or another person moved it since it was shown",
-            where=changes[0].where,
-            remedy="Give the command again: it shows what is there now.",
-        ) from error
+        raise _moved(changes[0]) from error
     return [record_position(record) for record in stored if record.kind == "position"]
 
 
@@ -102,7 +98,10 @@ def _fenced(project: Project, change: Change) -> Change:
     """
     books, after = project.books, change.after
     assert after is not None
-    (taken,) = books.state.put([books.take(change.lease, "").record()])
+    try:
+        (taken,) = books.state.put([books.take(change.lease, "").record()])
+    except ConflictError as error:
+        raise _moved(change) from error
     lease = replace(change.lease, token=change.lease.token + 1, revision=taken.revision)
     with project.opened(after.pipeline) as opened:
         (table,) = (part.table for part in opened.tables([after.table]))
@@ -116,6 +115,14 @@ def _fenced(project: Project, change: Change) -> Change:
             remedy="Give the command again: it shows what is there now.",
         )
     return replace(change, lease=lease)
+
+
+def _moved(change: Change) -> LeaseError:
+    return LeaseError(
+        "a run or another person moved it since it was shown",
+        where=change.where,
+        remedy="Give the command again: it shows what is there now.",
+    )
 
 
 def _who() -> str:

@@ -80,7 +80,7 @@ def import_from_target(project: Project, pipeline: str, table: str, *, stage: st
                 remedy=f"Load it: strandline sync -p {pipeline} -t {table}",
                 docs="docs/operations.md#lost-target",
             )
-        if before.batch is not None and receipt.agrees(before.batch):
+        if before.batch is not None and receipt.agrees(before.batch) and receipt.epoch <= before.epoch:
             raise StateError(f"position and target agree on {receipt.batch}: there is nothing to import")
         if not receipt.exact:
             raise TargetError(
@@ -93,6 +93,11 @@ def import_from_target(project: Project, pipeline: str, table: str, *, stage: st
         _check_duplicates(resting.table, after, after.watermark, allowed=False)
         if after.watermark is None:
             notes.append("a first load was under way: the next sync reads from the beginning and merges")
+        if after.gap is None and resting.table.max_stall is not None and resting.table.max_stall.then == "skip":
+            notes.append(
+                "whether a stall was passed over is not known to the target: if one was, read that range again once "
+                f"the transaction has ended: strandline backfill -p {pipeline} -t {table}"
+            )
         return Change(
             "import",
             replace(before, batch=receipt.batch),
@@ -114,6 +119,9 @@ def _rebuilt(before: Position, receipt: Receipt) -> Position:
         batch=batch,
         epoch=max(before.epoch, batch.epoch, receipt.epoch) + 1,
         totals=Applied(last_value=last_value),
+        observed=before.observed,
+        observed_at=before.observed_at,
+        gap=before.gap,
         revision=before.revision,
     )
 
@@ -210,6 +218,7 @@ def _accepted(resting: Resting, table: Table, horizon: Horizon, allow_duplicates
         )
     resting.note_differences(table)
     after = replace(before.moved(old), last_value=before.last_value, totals=before.totals)
+    after = _without_gap(resting, table, after)
     return Change("accept", before, after, resting.lease, notes=tuple(resting.notes), fence=resting.dropped)
 
 
@@ -229,8 +238,21 @@ def _moved(
     if before.plan is not None:
         resting.notes.append(f"the plan that run {before.plan.run_id} left open is dropped")
     rows = resting.rows(table, window) if window and not window.empty else None if effect else 0
-    after, notes = before.moved(new), tuple(resting.notes)
-    return Change(action, before, after, resting.lease, effect, rows, notes, fence=resting.dropped)
+    after = _without_gap(resting, table, before.moved(new))
+    return Change(action, before, after, resting.lease, effect, rows, tuple(resting.notes), fence=resting.dropped)
+
+
+def _without_gap(resting: Resting, table: Table, after: Position) -> Position:
+    """Append mode cannot look at a range again: whoever moves its watermark gives the range up. That is said, as
+    where a later watermark leaves it behind."""
+    gap, mark = resting.position.gap, after.watermark
+    after = replace(after, gap=None) if table.mode is Mode.APPEND else after
+    if gap is None or after.gap is not None or mark is None:
+        return after
+    if gap.low is None or gap.low.kind is not mark.kind or gap.low < mark:
+        since = "" if gap.low is None else f" from {gap.low} on"
+        resting.notes.append(f"rows below it that still appear{since} are left out: {gap.why}")
+    return after
 
 
 def _between(old: Watermark | None, new: Watermark | None) -> tuple[Window | None, str]:

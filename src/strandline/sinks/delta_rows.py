@@ -96,17 +96,17 @@ def held(table: Table, changes: Changes, frame: DataFrame) -> Iterator[Rows]:
         frame.unpersist()
 
 
-def merge_text(table: Table, changes: Changes, target: str, columns: Sequence[str]) -> str:
+def merge_text(table: Table, changes: Changes, target: str, columns: Sequence[str], *, compared: bool = True) -> str:
     """The MERGE of the view `strandline_rows` into the target.
 
     A newer row is never overwritten or deleted and an equal one is refreshed, so repeats are safe. A row without a
     cursor value (`nulls: include`) is read with every run, so what it says is current. Keys are never NULL (checked
-    before), so plain equality is right and lets Spark join by hash.
+    before), so plain equality is right and lets Spark join by hash. Not `compared`: a row replaces any.
     """
     on = " AND ".join(f"t.{quoted(name)} = s.{quoted(name)}" for name in table.key)
     newer = "true"
-    if (compared := cursor_column(table, columns)) is not None:
-        cursor = quoted(compared)
+    if compared and (name := cursor_column(table, columns)) is not None:
+        cursor = quoted(name)
         unmarked = f"s.{cursor} IS NULL OR " if table.nulls == "include" else ""
         newer = f"({unmarked}t.{cursor} IS NULL OR s.{cursor} >= t.{cursor})"
     delete, alive = "", ""

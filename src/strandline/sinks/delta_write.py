@@ -70,7 +70,7 @@ class Write:
             return lambda applied: applied
         mode = "overwrite" if how is How.REPLACE else "append"
         keyed = self.table.mode is Mode.MERGE
-        if not keyed or (self.changes.unique and how is not How.CHANGES):
+        if not keyed or (self.changes.unique and how not in (How.CHANGES, How.CURRENT)):
             counting = Counting(self.table, self.frame)
             # A log of versions keeps those of deleted rows too.
             every = self.table.mode is Mode.APPEND and how is not How.REPLACE
@@ -78,8 +78,8 @@ class Write:
             self._save(rows, mode, note(self.table, self.batch))
             return counting.complete
         with held(self.table, self.changes, self.frame) as kept:
-            if how is How.CHANGES:
-                self._merge(kept)
+            if how in (How.CHANGES, How.CURRENT):
+                self._merge(kept, compared=how is How.CHANGES)
             else:
                 self._save(living(self.changes, kept.frame), mode, note(self.table, self.batch, kept.applied))
         return lambda applied: applied
@@ -131,9 +131,10 @@ class Write:
         options = {"overwriteSchema": "true"} if self._overwrite_schema else {}
         _save(frame, self.path, mode, self.table, txn_version(self.batch), identity, **options)
 
-    def _merge(self, rows: Rows) -> None:
+    def _merge(self, rows: Rows, *, compared: bool) -> None:
         source = rows.frame.hint("broadcast") if rows.small else rows.frame
-        self._commit(source, rows, merge_text(self.table, self.changes, self.target, self.schema.names))
+        text = merge_text(self.table, self.changes, self.target, self.schema.names, compared=compared)
+        self._commit(source, rows, text)
 
     def _repair(self, repair: Repair) -> None:
         from strandline.sinks.delta_repair import needed, repair_text

@@ -114,7 +114,8 @@ class MySqlDialect:
 
     def checksum(self, columns: Sequence[str]) -> str:
         row = ", ',', ".join(f"QUOTE({column_of(self, name)})" for name in columns)  # QUOTE(NULL) is the word NULL
-        return f"sum(CONV(LEFT(MD5(CONCAT({row})), 15), 16, 10))"
+        # A sum over text would be one of floating point.
+        return f"sum(CAST(CONV(LEFT(MD5(CONCAT({row})), 15), 16, 10) AS UNSIGNED))"
 
     def _shown(self, value: str) -> str:
         shown = f"CAST({value} AS CHAR)"

@@ -250,8 +250,8 @@ class Target:
     """What one target holds: replaced as a whole, so that rows and receipts are committed together."""
 
     rows: tuple[Row, ...] = ()
-    epoch: int = 0  # batches of an earlier one are shut out
     receipts: Mapping[tuple[str, str, str], Receipt] = field(default_factory=dict)
+    fences: Mapping[tuple[str, str, str], int] = field(default_factory=dict)  # batches of an earlier epoch are shut out
 
 
 class MemorySink:
@@ -319,7 +319,7 @@ class MemorySink:
                 remedy="Choose another target, or say shared: true in both.",
             )
         receipt = held.receipts.get(_owner(table))
-        return receipt and replace(receipt, epoch=held.epoch)
+        return receipt and replace(receipt, epoch=held.fences.get(_owner(table), 0))
 
     def forms(self, table: Table) -> dict[str, Form | None]:
         return _forms(table) if table.target in self._targets else {}
@@ -338,16 +338,16 @@ class MemorySink:
             receipt = self.applied(table)
             if receipt and batch.same(receipt.batch):
                 return receipt.applied
-            if batch.epoch < held.epoch or (receipt and batch.order <= receipt.batch.order):
-                found = receipt.batch if receipt else f"epoch {held.epoch}"
+            fence = held.fences.get(_owner(table), 0)
+            if batch.epoch < fence or (receipt and batch.order <= receipt.batch.order):
+                found = receipt.batch if receipt else f"epoch {fence}"
                 raise BatchConflictError(f"{table.target} holds {found}, not {batch}", where=table.where_text)
             if repair is not None:
                 after, applied = repaired(table, held.rows, rows, repair)
             else:
-                start = () if how is How.REPLACE else held.rows
-                after, applied = _merged(table, start, rows, matching=how is How.CHANGES)
+                after, applied = _merged(table, () if how is How.REPLACE else held.rows, rows, how)
             receipts = {**held.receipts, _owner(table): Receipt(batch, applied)}
-            self._targets[table.target] = Target(after, held.epoch, receipts)
+            self._targets[table.target] = Target(after, receipts, held.fences)
             self.log.append(batch)
         _take(self._after)
         return applied
@@ -356,7 +356,8 @@ class MemorySink:
         with self._lock:
             held = self._targets.get(table.target)
             if held is not None:
-                self._targets[table.target] = replace(held, epoch=max(held.epoch, epoch))
+                fences = {**held.fences, _owner(table): max(held.fences.get(_owner(table), 0), epoch)}
+                self._targets[table.target] = replace(held, fences=fences)
             return self.applied(table)
 
     def close(self) -> None:
@@ -374,11 +375,9 @@ def _owner(table: Table) -> tuple[str, str, str]:
     return (table.pipeline, table.name, table.stage)
 
 
-def _merged(
-    table: Table, held: Sequence[Row], rows: Sequence[Row], *, matching: bool
-) -> tuple[tuple[Row, ...], Applied]:
-    """The MERGE rules: a newer row is never overwritten, an equal one is refreshed. `matching` False only adds."""
-    matching = matching and table.mode is Mode.MERGE
+def _merged(table: Table, held: Sequence[Row], rows: Sequence[Row], how: How) -> tuple[tuple[Row, ...], Applied]:
+    """The MERGE rules: a newer row is never overwritten, an equal one is refreshed."""
+    matching = how in (How.CHANGES, How.CURRENT) and table.mode is Mode.MERGE
     by_key = {_key(table, row): at for at, row in enumerate(held)} if matching else {}
     after: list[Row | None] = list(held)
     inserted = updated = deleted = 0
@@ -388,7 +387,7 @@ def _merged(
         if at is None:
             after += [] if gone else [row]
             inserted += not gone
-        elif _wins(table, row, held[at]):
+        elif how is How.CURRENT or _wins(table, row, held[at]):
             after[at] = None if gone else row
             deleted, updated = deleted + gone, updated + (not gone)
     values = [watermark(table.cursor, row[table.cursor.column]) for row in rows if table.cursor and _marked(table, row)]

@@ -246,6 +246,14 @@ class SinkContract:
         assert names(read(orders())) == {1: "newer", 2: "refreshed", 3: "stamped"}
         assert (applied.rows_read, applied.rows_updated) == (3, 2)
 
+    def test_where_the_source_went_back_a_row_replaces_one_with_a_higher_cursor(self, sink: Sink, read: Read) -> None:
+        sink.apply(orders(), batch(1), RowChanges([(1, "stamped ahead", at(5)), (2, "two", at(0))]), how=How.FRESH)
+        applied = sink.apply(
+            orders(), batch(2), RowChanges([(1, "current", at(1)), (3, "three", at(1))]), how=How.CURRENT
+        )
+        assert names(read(orders())) == {1: "current", 2: "two", 3: "three"}
+        assert (applied.rows_inserted, applied.rows_updated) == (1, 1)
+
     def test_a_row_that_lost_its_cursor_is_current_where_such_rows_are_read(self, sink: Sink, read: Read) -> None:
         table = orders(nulls="include")
         sink.apply(table, batch(1), RowChanges([(1, "stamped", at(1))]), how=How.FRESH)

@@ -129,7 +129,7 @@ class World:
         if moved:
             books.write(moved)
 
-    def poll_killed(self, at: int) -> bool:
+    def poll_killed(self, at: int, *, limit: int | None = None) -> bool:
         """Poll, and die at the event of this index; False if it ended before."""
         seen = 0
 
@@ -140,7 +140,7 @@ class World:
                 raise Killed
 
         try:
-            self.poll(listener)
+            self.poll(listener, limit=limit)
         except Killed:
             return True
         return False
