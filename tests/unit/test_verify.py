@@ -28,7 +28,7 @@ from strandline.core.compare import (
 from strandline.core.errors import ChangedError, SourceError, TargetError
 from strandline.core.events import Comparing, Event
 from strandline.core.plan import Ask, Planned, make_plan
-from strandline.core.position import Position, Reason, Status
+from strandline.core.position import Gap, Position, Reason, Status
 from strandline.core.run import Hop, Outcome
 from strandline.core.table import Column, Mode, Table
 from strandline.core.watermark import Cursor, Kind
@@ -163,6 +163,16 @@ def test_a_repair_is_a_numbered_batch_and_leaves_the_watermark() -> None:
     parts = world.books.state.read("table_run")
     assert parts[-1].fields["reason"] == Reason.REPAIR.value
     assert parts[-1].fields["rows_inserted"] == 1
+
+
+def test_a_repair_leaves_what_is_to_be_looked_at_again_as_it_was() -> None:
+    world = loaded()
+    before = replace(world.ask().position, gap=Gap(None, "passed over a stall"))
+    world.books.write([before])
+    world.damage(drop=[3])
+    world.repair()
+    after = world.ask().position
+    assert (after.gap, after.observed, after.observed_at) == (before.gap, before.observed, before.observed_at)
 
 
 def test_rows_written_since_the_last_sync_are_left_out_and_found_nowhere() -> None:

@@ -53,6 +53,10 @@ def planned(
         estimated_rows=found.missing + found.different + found.duplicate + (found.extra if delete else 0),
         run_id=run_id,
         observed=position.observed,
+        observed_at=position.observed_at,
+        stall=position.stall,
+        gap=position.gap,
+        overlap=position.overlap,
     )
     return Planned(table, position, plan, ask.measures)
 
