@@ -54,6 +54,7 @@ class Machine(RuleBasedStateMachine):
         self.world.table()
         self.highest: Watermark | None = None
         self.backups: list[Target] = []
+        self.moved = self.restarted = False
 
     @initialize(
         kind=st.sampled_from([Kind.TIMESTAMP, Kind.INTEGER]),
@@ -175,8 +176,11 @@ class Machine(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1))
     def person_moves_the_watermark_back(self, share: float) -> None:
-        """Under no lease, the target fenced and the open intent settled, as `watermark set` does."""
-        world = self.world
+        """Under no lease, the target fenced and the open intent settled, as `watermark set` does. Not together with
+        ids that start again: then the watermark no longer says how high the target's ids are."""
+        if self.restarted:
+            return
+        self.moved, world = True, self.world
         world.expire_leases()
         epoch = world.position().epoch + 1
         position = settle(world.sink.fence(world.tables["orders"], epoch), world.position())
@@ -209,7 +213,8 @@ class Machine(RuleBasedStateMachine):
     def ids_start_again(self) -> None:
         """While nobody is at work and nothing is in flight, and seen by the next look."""
         world, held = self.world, self.world.source.held("orders")
-        if not world.source.in_flight():
+        if not world.source.in_flight() and not self.moved:
+            self.restarted = True
             world.expire_leases()
             self.poll(None)
             held.sequence, held.last_id = count(1), 0
