@@ -44,7 +44,7 @@ def soak(minutes: float, writers: int, pace: float, delta: bool) -> dict[str, An
         if minutes >= 1:
             for bench in used:
                 bench.work(writers, 0.2, calm=True)
-                waits[bench.name]["short"] = _timed(bench, 61)
+                waits[bench.name]["short"] = _timed(bench, 41)
                 bench.rest()
         for bench in used:
             bench.work(writers, pace)
@@ -87,7 +87,10 @@ def soak(minutes: float, writers: int, pace: float, delta: bool) -> dict[str, An
                     "transaction_ms": spread(bench.tally.seconds),
                     "barrier_ms": waits[bench.name],
                     "naive": {one.name: {"polls": one.polls, "lost": one.lost()} for one in naive[bench.name]},
-                    "strandline": {runner.name: runner.figures(bench) for runner in runners if bench in runner.benches},
+                    "strandline": {
+                        "memory": watches[bench.name].figures(),
+                        **{runner.name: runner.figures(bench) for runner in runners if bench in runner.benches},
+                    },
                 }
                 for bench in used
             },
@@ -98,6 +101,7 @@ def _timed(bench: Bench, rounds: int) -> dict[str, float]:
     watch = Stopwatch(bench, GUARD, rounds)
     watch.start()
     watch.join()
+    watch.source.close()
     return watch.finish()
 
 

@@ -136,7 +136,7 @@ class LedgerRunner(Runner):
 
     name = "ledger"
     kind = "ledger"
-    seconds = (0.7, 8.0)
+    seconds = (0.7, 20.0)
 
     def __init__(self, config: Path, bench: Bench, folder: Path) -> None:
         super().__init__(config, [bench], folder)
@@ -153,7 +153,7 @@ class DeltaRunner(Runner):
 
     name = "delta"
     kind = "lake"
-    seconds = (12.0, 40.0)
+    seconds = (15.0, 75.0)
 
     def held(self, bench: Bench, table: str) -> tuple[dict[int, int], int]:
         from deltalake import DeltaTable, QueryBuilder

@@ -11,9 +11,15 @@ from typing import Any
 
 from soak.bench import Bench
 from soak.writers import STAMPED, TABLES
+from strandline.core.errors import StrandlineError
+from strandline.core.position import Horizon
+from strandline.core.table import Mode, Table
+from strandline.core.watermark import Cursor, Kind, Watermark
+from strandline.core.window import Window
 from strandline.endpoint import Endpoint
 from strandline.sources import open_source
 from strandline.sources.database import DatabaseSource
+from strandline.sources.dialect import in_window
 
 POLL_SECONDS = 0.3
 
@@ -64,7 +70,7 @@ def missing(source: dict[int, int], target: dict[int, int]) -> int:
 
 
 class Stopwatch(threading.Thread):
-    """How long the barrier takes, again and again, on a connection of its own."""
+    """How long the barrier takes, again and again; and every window it proves, read at once and kept in memory."""
 
     def __init__(self, bench: Bench, guard: timedelta, rounds: int | None = None) -> None:
         super().__init__(daemon=True)
@@ -74,20 +80,58 @@ class Stopwatch(threading.Thread):
         self.ended = threading.Event()
         source = open_source(Endpoint.parse(bench.url), guard=guard)
         assert isinstance(source, DatabaseSource)
+        self.bench = bench
         self.source = source
+        self.tables = [_resolved(source, name) for name in TABLES]
+        self.watermarks: dict[str, Watermark | None] = dict.fromkeys(TABLES)
+        self.seen: dict[str, dict[int, int]] = {name: {} for name in TABLES}
+        self.windows = self.twice = 0
 
     def run(self) -> None:
         while not self.ended.wait(POLL_SECONDS) and (self.rounds is None or len(self.waits) < self.rounds):
-            started = time.perf_counter()
-            self.source.clock()
-            self.held += self.source.drain() is not None
-            self.waits.append(time.perf_counter() - started)
-        self.source.close()
+            self.poll()
+
+    def poll(self) -> None:
+        started = time.perf_counter()
+        horizons = self.source.horizons(self.tables)
+        self.waits.append(time.perf_counter() - started)
+        self.held += any(isinstance(found, Horizon) and found.held_by is not None for found in horizons.values())
+        for table in self.tables:
+            found = horizons[table.name]
+            if isinstance(found, StrandlineError):
+                raise found
+            if found.high is not None:
+                self._read(table, Window(self.watermarks[table.name], found.high))
+
+    def _read(self, table: Table, window: Window) -> None:
+        where = in_window(self.source.dialect, table, window)
+        for number, version in self.bench.rows(
+            f"SELECT id, version FROM {self.source.dialect.relation(table)} WHERE {where}"
+        ):
+            self.twice += self.seen[table.name].get(int(number)) == int(version)
+            self.seen[table.name][int(number)] = int(version)
+        self.watermarks[table.name] = window.high
+        self.windows += 1
 
     def finish(self) -> dict[str, float]:
         self.ended.set()
         self.join()
         return {**spread(self.waits[1:]), "held": self.held}
+
+    def figures(self) -> dict[str, int]:
+        """After a last look, when everything has long been committed."""
+        self.poll()
+        self.source.close()
+        lost = sum(missing(self.bench.versions(name), self.seen[name]) for name in TABLES)
+        return {"windows": self.windows, "lost": lost, "twice": self.twice, "kills": 0, "failed": 0}
+
+
+def _resolved(source: DatabaseSource, name: str) -> Table:
+    info = source.tables([name], {})[name]
+    if isinstance(info, StrandlineError):
+        raise info
+    cursor = Cursor("at" if name in STAMPED else "id", Kind.TIMESTAMP)  # typed by the source
+    return source.resolve(Table("soak", name, name, name, "sync", Mode.MERGE, cursor), info, None)
 
 
 def spread(seconds: Sequence[float]) -> dict[str, float]:

@@ -118,7 +118,7 @@ class Writer(ABC, threading.Thread):
 
     def linger(self, longest: float = 1.2) -> None:
         """Now and then several times as long."""
-        time.sleep(self.chance.uniform(0.0, longest) * (5 if self.chance.random() < 0.05 else 1))
+        time.sleep(self.chance.uniform(0.0, longest) * (5 if self.chance.random() < 0.015 else 1))
 
     # ways that every database has
 
