@@ -7,6 +7,7 @@ can be killed every second.
 from __future__ import annotations
 
 import sqlite3
+import threading
 from pathlib import Path
 
 from strandline.core.batch import Applied, Batch, How, Receipt
@@ -56,6 +57,7 @@ class LedgerSink:
         self.ledger = Ledger(path)
         self.source = source
         self.warnings: list[tuple[str, str]] = []
+        self._lock = threading.Lock()  # tables run side by side
 
     def identity(self, table: Table) -> str:
         return f"ledger/{table.target}"
@@ -69,6 +71,10 @@ class LedgerSink:
         if how is How.REPLACE or repair is not None:
             raise TargetError("the ledger only grows", where=table.where_text)
         rows = self._read(changes)
+        with self._lock:
+            return self._keep(table, batch, rows)
+
+    def _keep(self, table: Table, batch: Batch, rows: list[tuple[int, int]]) -> Applied:
         connection = self.ledger.connection
         connection.execute("BEGIN IMMEDIATE")
         try:
