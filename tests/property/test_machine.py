@@ -352,6 +352,12 @@ class PlainMachine(Machine):
     def clock_goes_back(self, seconds: float) -> None:
         """No rule here."""
 
+    def config_changes(self, back: int | None, skips: bool, rows: int) -> None:
+        """No rule here."""
+
+    def ids_start_again(self) -> None:
+        """No rule here."""
+
     def backfill(self, start: float, at: int | None) -> None:
         """No rule here."""
 
