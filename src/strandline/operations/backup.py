@@ -42,6 +42,7 @@ def _imported(project: Project, position: Position, wait: bool) -> Change:
     before, unreadable = stored(books, *key, position.stage)
     lease = free_lease(books, *key, wait)
     notes = [unreadable] if unreadable else []
+    undecided = before.intent is not None or position.intent is not None
     if position.intent is not None:
         with project.opened(position.pipeline) as opened:
             position = settled(opened, configured(opened, position.table), position)
@@ -56,7 +57,7 @@ def _imported(project: Project, position: Position, wait: bool) -> Change:
         error="",
         revision=before.revision,
     )
-    return Change("import", before, after, lease, notes=tuple(notes))
+    return Change("import", replace(before, batch=position.batch), after, lease, notes=tuple(notes), fence=undecided)
 
 
 def _read(document: Any) -> list[Position]:
