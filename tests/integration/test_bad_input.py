@@ -8,7 +8,6 @@ and read (test_sync), damaged and foreign state files of every kind (test_state_
 from __future__ import annotations
 
 import sqlite3
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from deltalake import write_deltalake
 from lake_shop import Shop
 
 from strandline.cli.app import execute
-from strandline.core.position import Reason, Status
+from strandline.core.position import Status
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -192,14 +191,6 @@ def test_an_empty_table_is_up_to_date_and_its_first_rows_come(shop: Shop) -> Non
     assert (shop.one().status, shop.target_ids()) == (Status.COMPLETED, [1, 2])
 
 
-def test_many_rows_on_one_cursor_value_come_once_and_together(shop: Shop) -> None:
-    shop.tables = [{"name": "orders", "slice_rows": 2}]
-    shop.insert(*range(1, 8), at="2026-01-01 00:00:00+00")
-    shop.sync(limit=3)
-    assert shop.target_ids() == list(range(1, 8))
-    assert shop.one().plan.reason is Reason.NOTHING_NEW
-
-
 def test_null_cursors_come_with_every_run_once_they_are_asked_for(shop: Shop) -> None:
     shop.execute("ALTER TABLE orders ALTER updated_at DROP NOT NULL; INSERT INTO orders VALUES (1, 'new', 1, NULL)")
     shop.insert(2)
@@ -310,33 +301,3 @@ def test_the_target_of_another_table_is_refused_with_its_name(shop: Shop) -> Non
     assert "shop.returns: " in str(error) and "belongs to shop.orders" in str(error)
     assert "another `target:`" in error.remedy
     assert shop.target_ids() == [1]
-
-
-# the machine
-
-
-@pytest.fixture
-def small_lake(tmp_path: Path) -> Iterator[Path]:
-    """A lake on a disk of 512 KiB."""
-    lake = tmp_path / "lake"
-    lake.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", lake], capture_output=True)
-    if mounted.returncode:
-        pytest.skip("a small file system can be mounted by root only")
-    yield lake
-    # Lazily: Spark leaves the file open that it could not finish.
-    subprocess.run(["umount", "--lazy", lake], check=True)
-
-
-def test_a_full_disk_is_said_and_the_next_run_with_room_brings_every_row(small_lake: Path, shop: Shop) -> None:
-    noise = "string_agg(md5(n::text || m::text), '')"
-    shop.execute(
-        f"INSERT INTO orders SELECT n, {noise}, 1 FROM generate_series(1, 1000) n, generate_series(1, 50) m GROUP BY n"
-    )
-    outcome = shop.one()
-    assert outcome.status is Status.FAILED and outcome.error is not None
-    said = outcome.error.explain()
-    assert "shop.orders: the disk is full" in said and "Free some space" in said and "Nothing was committed" in said
-    subprocess.run(["mount", "-o", "remount,size=64m", str(small_lake)], check=True)
-    assert shop.one().error is None
-    assert shop.target_ids() == list(range(1, 1001))

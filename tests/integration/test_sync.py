@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import psycopg
 import pytest
 from lake_shop import Shop
 
@@ -45,28 +43,6 @@ def test_first_load_then_increment_then_nothing_new(shop: Shop) -> None:
     assert (third.status, third.plan.reason) == (Status.SKIPPED, Reason.NOTHING_NEW)
 
 
-def test_row_stamped_at_the_watermark_after_the_run_is_in_the_next_window(shop: Shop) -> None:
-    shop.insert(1)
-    shop.sync()
-    with shop.load() as project:
-        (position,) = project.books.positions().values()
-    shop.insert(2, at=f"{position.watermark}+00")
-    shop.sync()
-    assert shop.target_ids() == [1, 2]
-
-
-def test_row_that_commits_late_is_waited_for_and_never_lost(shop: Shop) -> None:
-    with psycopg.connect(shop.url) as slow:
-        slow.execute("INSERT INTO orders VALUES (1, 'late', 1, clock_timestamp())")
-        shop.insert(2)
-        timer = threading.Timer(1.0, slow.commit)
-        timer.start()
-        shop.sync()
-        timer.join()
-    shop.sync()
-    assert shop.target_ids() == [1, 2]
-
-
 def test_last_value_is_the_highest_cursor_really_moved(shop: Shop) -> None:
     shop.insert(1, at="2026-01-01 00:00:00.000001+00")
     shop.insert(2, at="2026-01-02 03:04:05.678901+00")
@@ -86,15 +62,6 @@ def test_slices_commit_one_by_one_and_hold_every_row(shop: Shop) -> None:
     assert outcome.batches >= 3
     assert shop.target_ids() == list(range(1, 11))
     assert sum(isinstance(event, Committed) for event in shop.events) == outcome.batches
-
-
-def test_limit_takes_whole_cursor_values_only(shop: Shop) -> None:
-    shop.insert(1, 2, 3, at="2026-01-01 00:00:00+00")
-    shop.insert(4, at="2026-01-02 00:00:00+00")
-    assert shop.one(limit=2).applied.rows_inserted == 3
-    assert shop.target_ids() == [1, 2, 3]
-    shop.sync()
-    assert shop.target_ids() == [1, 2, 3, 4]
 
 
 def test_waiting_rows_are_counted_whatever_the_statistics_say(shop: Shop) -> None:

@@ -72,14 +72,3 @@ def test_first_load_increment_and_nothing_new(claims: Claims) -> None:
     assert claims.sync().status is Status.SKIPPED
     assert [(int(number), partner) for number, partner, _ in claims.target()] == [(1, "b"), (2, "c"), (2**64 - 1, "Ü")]
     assert claims.target()[2][2] == most
-
-
-def test_row_that_commits_late_is_not_lost(claims: Claims) -> None:
-    with claims.connect() as slow, slow.cursor() as cursor:
-        slow.begin()
-        cursor.execute("INSERT INTO claims (id, partner) VALUES (1, 'late')")
-        claims.execute("INSERT INTO claims (id, partner) VALUES (2, 'prompt')")
-        assert claims.sync().plan.held_by is not None
-        slow.commit()
-    claims.sync()
-    assert [int(number) for number, _, _ in claims.target()] == [1, 2]
