@@ -1,4 +1,7 @@
-"""A sync that kills itself with SIGKILL at event k: `crash_child.py CONFIG K`. No event k: it ends as any sync does."""
+"""A sync that kills itself with SIGKILL at an event: `crash_child.py CONFIG EVENT`, its number or its name.
+
+Where there is no such event it ends as any sync does.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,13 @@ import strandline
 from strandline.core.events import Event
 
 
-def main(config: str, at: int) -> None:
+def main(config: str, at: str) -> None:
     numbers = count(1)
 
     def kill(event: Event) -> None:
-        print(type(event).__name__, flush=True)
-        if next(numbers) == at:
+        name = type(event).__name__
+        print(name, flush=True)
+        if at in (name, str(next(numbers))):
             os.kill(os.getpid(), signal.SIGKILL)
 
     with strandline.load(config) as project:
@@ -24,4 +28,4 @@ def main(config: str, at: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], sys.argv[2])

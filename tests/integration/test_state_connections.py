@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import re
-import socket
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -16,63 +12,7 @@ from strandline.core.protocols import State
 from strandline.endpoint import Endpoint
 from strandline.state import mysql, open_state, postgres
 from strandline.testing.state import position, run
-
-_COMMIT = re.compile(rb"COMMIT(?!TED)")
-
-
-class Wire:
-    """A TCP relay to the server that can break: at once, or around the next COMMIT."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self.server = (host, port)
-        self.cut_before_commit = False  # the server never hears of it
-        self.cut_after_commit = False  # the server does it, the answer is lost
-        self.down = False  # no new connection is served
-        self._open: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def cut(self) -> None:
-        ends, self._open = self._open, []  # a client that comes back at once is not cut with them
-        for end in ends:
-            with suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        self.cut()
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    def _accept(self) -> None:
-        with suppress(OSError):  # the listener was closed
-            while True:
-                client, _ = self._listener.accept()
-                if self.down:
-                    client.close()
-                    continue
-                server = socket.create_connection(self.server)
-                self._open += [client, server]
-                threading.Thread(target=self._upward, args=(client, server), daemon=True).start()
-                threading.Thread(target=self._downward, args=(server, client), daemon=True).start()
-
-    def _upward(self, client: socket.socket, server: socket.socket) -> None:
-        with server, suppress(OSError):
-            while data := client.recv(65536):
-                commit = _COMMIT.search(data) is not None
-                if commit and self.cut_before_commit:
-                    self.cut_before_commit = False
-                    self.cut()
-                    return
-                if commit and self.cut_after_commit:
-                    self.cut_after_commit = False
-                    client.shutdown(socket.SHUT_RDWR)
-                server.sendall(data)
-
-    def _downward(self, server: socket.socket, client: socket.socket) -> None:
-        with client, suppress(OSError):
-            while data := server.recv(65536):
-                client.sendall(data)
+from strandline.testing.wire import Wire
 
 
 @pytest.fixture(params=["pg_database", "mariadb_database"])

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from importlib import import_module
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -236,9 +237,15 @@ class MemoryChanges:
         return [{**row, OPERATION: "delete" if row[deleted] else "upsert"} for row in rows]
 
     def frame(self, spark: SparkSession) -> DataFrame:
-        types = [f"`{column.name}` {column.type}" for column in self.table.columns]
-        operation = [f"`{self.operation}` string"] if self.operation else []
-        return spark.createDataFrame(self.rows(), schema=", ".join(types + operation))
+        """By way of Arrow: Spark takes that for a table of its own, and starts no Python to read it."""
+        pyarrow = import_module("pyarrow")  # it has no types to check against
+
+        types = {column.name: column.type for column in self.table.columns}
+        types |= {self.operation: "string"} if self.operation else {}
+        rows = self.rows()
+        columns = {name: [row[name] for row in rows] for name in types}
+        frame = spark.createDataFrame(pyarrow.table(columns))
+        return frame.selectExpr(*(f"CAST(`{name}` AS {type}) AS `{name}`" for name, type in types.items())).coalesce(1)
 
     def translate(self, error: Exception) -> StrandlineError | None:
         """Memory does not fail under a sink; what it raises on purpose it raises itself."""

@@ -11,7 +11,7 @@ from strandline.core.books import Books, Caller, new_id
 from strandline.core.events import Event, Listener
 from strandline.core.plan import Ask, Planned, make_plan
 from strandline.core.position import Position, Status
-from strandline.core.protocols import State
+from strandline.core.protocols import Sink, State
 from strandline.core.run import Hop, Outcome
 from strandline.core.table import Column, Mode, Table
 from strandline.core.watermark import Cursor, Kind
@@ -31,13 +31,24 @@ def nobody(_: Event) -> None:
 
 
 class World:
-    """Everything that outlives a process: the clock, the database, the target and the state."""
+    """Everything that outlives a process: the clock, the database, the target and the state.
 
-    def __init__(self, *, barrier: bool = True, key_slices: bool = False) -> None:
+    `state` and `into`: a store and a sink of another kind, in place of those in memory.
+    """
+
+    def __init__(
+        self,
+        *,
+        barrier: bool = True,
+        key_slices: bool = False,
+        state: State | None = None,
+        into: Sink | None = None,
+    ) -> None:
         self.clock = Clock()
         self.source = MemorySource(SteppedClock(self.clock), barrier=barrier, key_slices=key_slices)
         self.sink = MemorySink()
-        self.state: State = MemoryState(self.clock.now)
+        self.into: Sink = into or self.sink
+        self.state: State = state or MemoryState(self.clock.now)
         self.tables: dict[str, Table] = {}
 
     def table(self, name: str = "orders", *, kind: Kind = Kind.TIMESTAMP, **settings: Any) -> Table:
@@ -77,8 +88,8 @@ class World:
                 Ask(
                     table,
                     positions.get((PIPELINE, table.name, STAGE)) or Position(PIPELINE, table.name, STAGE),
-                    {"source": self.source.identity(), "target": self.sink.identity(table), **table.measures()},
-                    busy=lease.holder if lease and lease.held(self.clock.now()) else "",
+                    {"source": self.source.identity(), "target": self.into.identity(table), **table.measures()},
+                    busy=lease.holder if lease and lease.held(self.state.now()) else "",
                     full=full,
                 )
             )
@@ -107,7 +118,7 @@ class World:
             return {}
         run = books.run_started(run_id, PIPELINE, Caller("test"), len(planned))
         books.close_abandoned(part.position.run_id for part in work)
-        hop = Hop(run_id, PIPELINE, self.source, self.sink, books, listener, sleep=sleep or self.clock.advance)
+        hop = Hop(run_id, PIPELINE, self.source, self.into, books, listener, sleep=sleep or self.clock.advance)
         outcomes = {outcome.table: outcome for outcome in hop.run(work, books.leases(PIPELINE))}
         failed = [str(outcome.error) for outcome in outcomes.values() if outcome.error]
         books.run_ended(run, Status.FAILED if failed else Status.COMPLETED, failed[0] if failed else "")
@@ -120,7 +131,7 @@ class World:
         planned = plan_backfill(self.source, ask, low, high, run_id=run_id)
         if not planned.plan.work:
             return None
-        hop = Hop(run_id, PIPELINE, self.source, self.sink, books, listener, sleep=self.clock.advance)
+        hop = Hop(run_id, PIPELINE, self.source, self.into, books, listener, sleep=self.clock.advance)
         return hop.run([planned], books.leases(PIPELINE))[0]
 
     def _write_idle(self, books: Books, planned: Sequence[Planned]) -> None:
@@ -147,6 +158,12 @@ class World:
 
     def expire_leases(self) -> None:
         self.clock.advance(Books(self.state).lease_time.total_seconds() + 1)
+
+    def bury(self) -> None:
+        """The process that was killed is gone for good: its connection is closed, and its leases have run out."""
+        self.state.close()
+        leases = self.state.read("lease", [PIPELINE])
+        self.state.put([replace(lease, fields={**lease.fields, "expires_at": ""}) for lease in leases])
 
     # what must be true
 
