@@ -27,9 +27,9 @@ SHOPS: dict[str, tuple[type[Shop], str]] = {
 
 
 def open_shop(request: pytest.FixtureRequest, database: str) -> Shop:
-    """A shop in a database of this test's own, with its table made; the caller closes it."""
+    """A shop in a database of this test's own; its table is made where the caller enters it."""
     kind, fixture = SHOPS[database]
-    return kind(request.getfixturevalue(fixture)).__enter__()
+    return kind(request.getfixturevalue(fixture))
 
 
 def state_url(request: pytest.FixtureRequest, database: str) -> str | None:

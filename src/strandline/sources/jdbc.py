@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from strandline.core.errors import ConfigError, SourceError, StrandlineError
+from strandline.core.errors import ConfigError, SourceError, StrandlineError, TransientError
 from strandline.core.table import Table
 from strandline.core.window import Slice
 from strandline.sources.dialect import Carried, Dialect, in_slice, refusal
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MARK = "/* strandline reader */"
 """In every statement that Spark reads with: it tells a database's barrier that nothing is being written."""
 log = logging.getLogger(__name__)
+_NO_CONNECTION = "FAILED_JDBC.CONNECTION"  # Spark's word; what the driver said it keeps to itself
 
 _SPARKS = {"sessionInitStatement", "preferTimestampNTZ", "pushDownPredicate", "pushDownAggregate", "pushDownLimit"}
 """Properties that are Spark's own: it knows them in any case."""
@@ -153,7 +154,12 @@ class JdbcChanges:
     def translate(self, error: Exception) -> StrandlineError | None:
         if isinstance(error, StrandlineError):
             return error.at(self.table.where_text)
-        found = refusal(str(error), self.dialect.text_type) or self.reader.translate(str(error))
+        text = str(error)
+        found = refusal(text, self.dialect.text_type) or self.reader.translate(text)
+        if found is None and _NO_CONNECTION in text:
+            found = TransientError(
+                "Spark cannot connect to the source", remedy="Check that the server runs and that Spark can reach it"
+            )
         return None if found is None else found.at(self.table.where_text)
 
 

@@ -46,7 +46,7 @@ _NO_TLS = 2026
 _JDBC_ERROR = re.compile(r"(?:com\.mysql\.cj\.\S+|java\.sql\.SQL\w*Exception): (.*)")
 _JDBC_LOST = re.compile(
     r"Communications link failure|connection .*(?:closed|refused|reset)|Too many connections|shutdown|Deadlock"
-    r"|Lock wait timeout|Connection was killed|server has gone away",
+    r"|Lock wait timeout|Connection was killed|server has gone away|EOFException|connection was unexpectedly lost",
     re.IGNORECASE,
 )
 

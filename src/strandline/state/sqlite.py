@@ -16,6 +16,7 @@ from strandline.state.dialect import Connection, Dialect, Fault
 
 _WAIT_SECONDS = 15.0
 _SMALLEST_PAGE = 512
+_ROOM = 256 * 1024  # with less free than this, an error of the disk is taken for a full one
 
 
 def dialect(endpoint: Endpoint) -> Dialect:
@@ -100,7 +101,7 @@ def _explain(path: Path, error: Exception) -> StateError:
     code = _primary(error)
     if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
         return _damaged(path, str(error))
-    if code == sqlite3.SQLITE_FULL:
+    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _free(path) < _ROOM):
         return StateError(
             f"the disk is full: nothing was written to the state file {path}",
             remedy="Free some space and run again: it goes on where it stopped.",
@@ -111,6 +112,11 @@ def _explain(path: Path, error: Exception) -> StateError:
         sqlite3.SQLITE_IOERR: "Check the disk, its free space and its permissions. A network folder cannot hold it.",
     }
     return StateError(f"the state file {path}: {error}", remedy=remedy.get(code, ""))
+
+
+def _free(path: Path) -> int:
+    disk = os.statvfs(path.parent)
+    return disk.f_bavail * disk.f_frsize
 
 
 def _damaged(path: Path, how: str) -> StateError:
