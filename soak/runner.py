@@ -157,8 +157,12 @@ class DeltaRunner(Runner):
 
     def held(self, bench: Bench, table: str) -> tuple[dict[int, int], int]:
         from deltalake import DeltaTable, QueryBuilder
+        from deltalake.exceptions import TableNotFoundError
 
-        lake = DeltaTable(str(self.folder / "lake" / bench.name / table))
+        try:
+            lake = DeltaTable(str(self.folder / "lake" / bench.name / table))
+        except TableNotFoundError:
+            return {}, 0  # every row of it is lost, then
         read = QueryBuilder().register("t", lake).execute("SELECT id, version FROM t").read_all()
         pairs = list(zip(read["id"].to_pylist(), read["version"].to_pylist(), strict=True))
         return dict(pairs), len(pairs) - len({number for number, _ in pairs})
