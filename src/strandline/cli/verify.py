@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -120,6 +119,5 @@ def _count(verdict: Verdict, kind: str) -> str:
 
 
 def _key(key: Sequence[str | None]) -> str:
-    """A key's canonical texts without the length before a text."""
-    parts = ["NULL" if part is None else re.sub(r"^\d+:", "", part) for part in key]
+    parts = ["NULL" if part is None else part for part in key]
     return parts[0] if len(parts) == 1 else f"({', '.join(parts)})"

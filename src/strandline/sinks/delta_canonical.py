@@ -8,17 +8,16 @@ from strandline.core.compare import Form
 from strandline.core.table import Table
 from strandline.core.window import KeyRange, Part
 from strandline.sinks.delta_rows import quoted
-from strandline.verify.canonical import HASHED, NULL, float_text
+from strandline.verify.canonical import BETWEEN, EPOCH, HASHED, NULL, float_text
 
 _NOT_FINITE = (("isnan({0})", "NaN"), ("{0} = double('Infinity')", "Inf"), ("{0} = double('-Infinity')", "-Inf"))
 
 
-def text(value: str, form: Form) -> str:
-    """SQL for the canonical text of a value; NULL stays NULL."""
+def text(value: str, form: Form, own: Form | None = None) -> str:
+    """SQL for the canonical text of a value; NULL stays NULL. `own`: the form of its type, where that is known."""
     match form.kind:
         case "number":
-            exact = f"CAST({value} AS DECIMAL(38,{form.scale}))" if form.scale else value
-            return f"CAST({exact} AS STRING)"
+            return f"CAST({value if form in (own, Form('number')) else _scaled(value, form.scale)} AS STRING)"
         case "float":
             exact = f"CAST({value} AS DOUBLE)"
             odd = [(condition.format(exact), name) for condition, name in _NOT_FINITE]
@@ -27,17 +26,30 @@ def text(value: str, form: Form) -> str:
             return f"CAST(CAST({value} AS INT) AS STRING)"
         case "binary":
             return f"lower(hex({value}))"
-        case "date" | "timestamp" | "local":
+        case "timestamp":
+            return _micros(value)
+        case "local":
+            return _micros(f"CAST({value} AS TIMESTAMP)")  # the session is in UTC
+        case "date":
             return f"CAST({value} AS STRING)"
         case "array":
             assert form.element is not None
-            element = f"coalesce({text('e', form.element)}, {NULL})"
+            element = f"coalesce({text('e', form.element)}, '{NULL}')"
             return f"concat(size({value}), array_join(transform({value}, e -> concat(',', {element})), ''))"
-    return f"concat(length({value}), ':', {value})"
+    return value
+
+
+def _scaled(value: str, scale: int) -> str:
+    return f"CAST({value} AS DECIMAL(38,{scale}))"
+
+
+def _micros(value: str) -> str:
+    return f"lpad(lower(hex(unix_micros({value}) - {EPOCH}L)), 16, '0')"
 
 
 def hashed(texts: Sequence[str]) -> str:
-    return f"md5(concat_ws('|', {', '.join(f'coalesce({each}, {NULL})' for each in texts)}))"
+    joined = ", ".join(f"coalesce({each}, '{NULL}')" for each in texts)
+    return f"md5(concat_ws('{BETWEEN}', {joined}))"
 
 
 def number(hashed_text: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as sql
 
-from strandline.core.compare import Comparison, Cut, Key, Line, Sum
+from strandline.core.compare import Comparison, Cut, Form, Key, Line, Sum, spark_form
 from strandline.core.watermark import Cursor, Kind, Watermark
 from strandline.core.window import Part
 from strandline.sinks.delta_canonical import hashed, in_part, number, text
@@ -33,6 +33,7 @@ class DeltaSide:
         self._left_out: DataFrame | None = None
         with told(comparison.table):
             frame = self._session.read.format("delta").option("versionAsOf", version).load(path)
+            self._own = {field.name.lower(): spark_form(field.dataType.simpleString()) for field in frame.schema.fields}
             self._frame = _compared(comparison, frame)
 
     def oldest(self) -> Watermark | None:
@@ -84,10 +85,13 @@ class DeltaSide:
         return frame.join(self._left_out, same, "left_anti")
 
     def _key_texts(self) -> list[str]:
-        return [text(quoted(name), form) for name, form in self._comparison.key]
+        return [self._text(name, form) for name, form in self._comparison.key]
 
     def _row_hash(self) -> str:
-        return hashed([*self._key_texts(), *(text(quoted(name), form) for name, form in self._comparison.columns)])
+        return hashed([*self._key_texts(), *(self._text(name, form) for name, form in self._comparison.columns)])
+
+    def _text(self, name: str, form: Form) -> str:
+        return text(quoted(name), form, self._own.get(name.lower()))
 
     def _bucket(self, cut: Cut) -> str:
         if not cut.column:

@@ -15,7 +15,7 @@ from strandline.core.table import Column, Table
 from strandline.core.watermark import Cursor, Kind, Watermark
 from strandline.sources.dialect import REFUSED, Carried, column_of, integer
 from strandline.sources.names import split
-from strandline.verify.canonical import HASHED, NULL, float_text
+from strandline.verify.canonical import BETWEEN, HASHED, NULL, float_text
 
 _INTEGERS = {  # signed, unsigned
     "tinyint": ("TINYINT", "SMALLINT"),
@@ -153,18 +153,16 @@ class MySqlDialect:
                 return f"CAST({value} = 1 AS CHAR)"
             case "binary":
                 return f"LOWER(HEX({value}))"
-            case "date" | "timestamp" | "local":
-                return self._time_text(column, value)
-        text = f"CONVERT({value} USING utf8mb4)"
-        return f"CONCAT(CHAR_LENGTH({text}), ':', {text})"
-
-    def _time_text(self, column: Column, value: str) -> str:
-        shown = self._shown(value)
-        _, size, _ = _parts(column.type)
-        return shown if size in ("", "0") else f"TRIM(TRAILING '.' FROM TRIM(TRAILING '0' FROM {shown}))"
+            case "date":
+                return self._shown(value)
+            case "timestamp" | "local":
+                since = f"TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'2000-01-01 00:00:00', {value})"
+                return f"LPAD(LOWER(HEX({since})), 16, '0')"
+        return f"CONVERT({value} USING utf8mb4)"
 
     def hashed(self, texts: Sequence[str]) -> str:
-        return f"MD5(CONCAT_WS('|', {', '.join(f'COALESCE({text}, {NULL})' for text in texts)}))"
+        joined = ", ".join(f"COALESCE({text}, '{NULL}')" for text in texts)
+        return f"MD5(CONCAT_WS('{BETWEEN}', {joined}))"
 
     def number(self, hashed: str) -> str:
         return f"CAST(CONV(LEFT({hashed}, {HASHED}), 16, 10) AS UNSIGNED)"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from strandline.core.compare import Form
-from strandline.verify.canonical import NULL, float_text
+from strandline.verify.canonical import BETWEEN, NULL, float_text
 
 _FORMS = {
     **dict.fromkeys(("smallint", "integer", "bigint", "oid"), Form("number")),
@@ -46,20 +46,22 @@ def text(value: str, kind: str, shared: Form) -> str:
         case "binary":
             return f"encode({value}, 'hex')"
         case "timestamp":
-            return f"({value} AT TIME ZONE 'UTC')::text"
-        case "date" | "local":
+            return f"encode(timestamptz_send({value}), 'hex')"
+        case "local":
+            return f"encode(timestamp_send({value}), 'hex')"
+        case "date":
             return f"{value}::text"
         case "array":
             assert shared.element is not None
             element = text("e", kind.removesuffix("[]"), shared.element)
-            listed = f"SELECT string_agg(',' || coalesce({element}, {NULL}), '' ORDER BY n)"
+            listed = f"SELECT string_agg(',' || coalesce({element}, '{NULL}'), '' ORDER BY n)"
             return f"cardinality({value}) || coalesce(({listed} FROM unnest({value}) WITH ORDINALITY AS a (e, n)), '')"
-    return f"length({value}) || ':' || {value}"
+    return value
 
 
 def hashed(texts: Sequence[str]) -> str:
-    joined = ", ".join(f"coalesce({each}, {NULL})" for each in texts)
-    return f"md5(convert_to(concat_ws('|', {joined}), 'UTF8'))"
+    joined = ", ".join(f"coalesce({each}, '{NULL}')" for each in texts)
+    return f"md5(convert_to(concat_ws('{BETWEEN}', {joined}), 'UTF8'))"
 
 
 def _double(value: float) -> str:

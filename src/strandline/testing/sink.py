@@ -31,6 +31,7 @@ from strandline.core.errors import (
 from strandline.core.protocols import Sink
 from strandline.core.table import Mode, Table
 from strandline.core.watermark import Cursor, Kind, Watermark
+from strandline.core.window import KeyRange, Repair
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -329,6 +330,38 @@ class SinkContract:
             sink.apply(orders(), batch(2), changes, how=How.FRESH if first else How.CHANGES)
         assert "HAVING count(*) > 1" in refused.value.remedy
         assert ids(read(orders())) == [1]
+
+    def test_a_repair_makes_its_part_equal_past_newer_rows_and_leaves_the_rest(self, sink: Sink, read: Read) -> None:
+        rows = [(1, "right", at(0)), (2, "newer", at(9)), (4, "extra", at(0)), (5, "twice", at(0)), (50, "far", at(0))]
+        sink.apply(orders(), batch(1), RowChanges(rows), how=How.FRESH)
+        sink.apply(orders(), batch(2), RowChanges([(5, "twice", at(0))]), how=How.FRESH)
+        assert ids(read(orders())) == [1, 2, 4, 5, 5, 50]
+        given = RowChanges([(1, "right", at(0)), (2, "older", at(1)), (3, "missing", at(0)), (5, "twice", at(0))])
+        part = KeyRange("id", None, 10)
+        applied = sink.apply(orders(), batch(3), given, how=How.REPAIR, repair=Repair(part))
+        assert names(read(orders())) == {1: "right", 2: "older", 3: "missing", 4: "extra", 5: "twice", 50: "far"}
+        assert ids(read(orders())) == [1, 2, 3, 4, 5, 50]
+        assert (applied.rows_read, applied.rows_updated) == (4, 1)
+        with pytest.raises(TargetError, match="1 rows"):
+            sink.apply(orders(), batch(4), given, how=How.REPAIR, repair=Repair(part, deletes=0))
+        applied = sink.apply(orders(), batch(4), given, how=How.REPAIR, repair=Repair(part, deletes=1))
+        again = sink.apply(orders(), batch(4, attempt="b"), RowChanges([]), how=How.REPAIR, repair=Repair(part, 99))
+        assert ids(read(orders())) == [1, 2, 3, 5, 50]
+        assert applied == again and (applied.rows_inserted, applied.rows_updated, applied.rows_deleted) == (0, 0, 1)
+        receipt = sink.applied(orders())
+        assert receipt is not None and receipt.batch == batch(4)
+
+    def test_a_repair_deletes_what_the_source_marks_and_in_append_mode_nothing(self, sink: Sink, read: Read) -> None:
+        everything = KeyRange("id", None, None)
+        sink.apply(orders(), batch(1), RowChanges([(1, "gone", at(0)), (2, "kept", at(0))]), how=How.FRESH)
+        marked = RowChanges([(1, "", at(5), "delete"), (3, "", at(5), "delete")], f"{ORDERS}, op string", "op")
+        sink.apply(orders(), batch(2), marked, how=How.REPAIR, repair=Repair(everything))
+        assert names(read(orders())) == {2: "kept"}
+        log = orders("log", mode=Mode.APPEND)
+        sink.apply(log, batch(1), RowChanges([(1, "old", at(0)), (2, "two", at(0))]), how=How.FRESH)
+        given = RowChanges([(1, "new", at(1)), (2, "two!", at(0))])
+        sink.apply(log, batch(2), given, how=How.REPAIR, repair=Repair(everything, deletes=9))
+        assert sorted(row["name"] for row in read(log)) == ["new", "old", "two!"]
 
     def test_a_null_key_is_refused(self, sink: Sink, read: Read) -> None:
         sink.apply(orders(), batch(1), RowChanges([(1, "one", at(0))]), how=How.FRESH)

@@ -7,15 +7,15 @@ form       text
 number     digits with the form's scale: `12`, `-1.50`
 float      sign, exponent, `:`, mantissa as whole numbers: no two systems agree on a float's decimal text
 boolean    `1`, `0`
-text       length in characters, `:`, the text
+text       the text
 binary     hexadecimal, lower case
 date       `2026-11-15`
-timestamp  `2026-11-15 08:12:44.12`, in UTC, without trailing zeros
+timestamp  microseconds since 2000-01-01 in UTC, 16 hexadecimal digits: to format a date costs more than all the rest
 local      the same, in the column's own terms
 array      the number of elements, then each element after a `,`
-NULL       `~`
+NULL       the control character U+001E
 
-A row is its columns joined by `|`; its hash the MD5 of that in UTF-8, as a number its first 60 bits.
+A row is its columns joined by U+001F; its hash the MD5 of that in UTF-8, as a number its first 60 bits.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import log
 
-NULL = "'~'"
+NULL, BETWEEN = "\x1e", "\x1f"
+EPOCH = 946_684_800_000_000
+"""Microseconds from 1970 to 2000, where PostgreSQL begins to count."""
 HASHED = 15
 """Hexadecimal digits of the MD5 that make the number which is summed."""
 

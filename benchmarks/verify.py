@@ -1,0 +1,116 @@
+"""Verify beside re-reading the table through Spark once: equal rows, one warm session, interleaved in one run.
+
+python benchmarks/verify.py [--rows N] [--rounds N] [--database postgresql|mariadb]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from foundation import FILL, ORDERS, config
+from harness import compare, save
+
+import strandline
+from strandline.core.window import Slice, Window
+from strandline.project import Project
+from strandline.spark.session import local_session, stop
+from strandline.testing.servers import MariaDB, Postgres
+from strandline.verify.verdict import Answer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MARIADB_FILL = """
+INSERT INTO orders SELECT seq, seq % 100000, ELT(1 + seq % 4, 'new','paid','sent','done'), (seq % 100000) / 100.0,
+  CONCAT('note ', seq), NOW(6) - INTERVAL 1 DAY + INTERVAL seq MICROSECOND FROM seq_1_to_{rows}"""
+
+
+def fill_postgres(server: Postgres, rows: int) -> str:
+    with server.connect() as connection:
+        connection.execute(ORDERS)
+        connection.execute(FILL.format(rows=rows))
+        connection.execute("CREATE INDEX ON orders (updated_at)")
+        connection.execute("VACUUM ANALYZE orders")
+    return server.url()
+
+
+def fill_mariadb(server: MariaDB, rows: int) -> str:
+    with server.connect() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE bench")
+        cursor.execute("USE bench")
+        cursor.execute(ORDERS.replace("timestamptz", "timestamp(6)"))
+        cursor.execute(MARIADB_FILL.format(rows=rows))
+        cursor.execute("CREATE INDEX at ON orders (updated_at)")
+        cursor.execute("ANALYZE TABLE orders")
+        connection.commit()
+    return server.url("bench")
+
+
+def verify(project: Project, spark: SparkSession, rows: int) -> None:
+    (verdict,) = project.verify("shop", spark=spark)
+    assert (verdict.answer, verdict.rows) == (Answer.EQUAL, rows), verdict
+
+
+def read_again(project: Project, spark: SparkSession) -> None:
+    """Every column of every row below the watermark, through the same readers that a sync uses, to nowhere."""
+    (position,) = project.books.positions("shop").values()
+    assert position.watermark is not None
+    with project.opened("shop", spark) as opened:
+        (resolved,) = opened.tables()
+        whole = Slice(Window(None, position.watermark))
+        opened.source.changes(resolved.table, whole).frame(spark).write.format("noop").mode("overwrite").save()
+
+
+def bench(url: str, folder: Path, rows: int, rounds: int) -> dict[str, object]:
+    path = config(folder, url, "orders")
+    spark = local_session(["delta", "postgresql", "mysql"], {"spark.driver.memory": "2g"}, None, "verify")
+
+    def timing(run: Callable[[], None]) -> Callable[[], tuple[float, float]]:
+        def timed() -> tuple[float, float]:
+            started = time.perf_counter()
+            run()
+            return time.perf_counter() - started, 0.0
+
+        return timed
+
+    with strandline.load(path) as project:
+        project.sync("shop", spark=spark, raise_on_failure=True)
+        print(f"{rows:,} equal rows (one warm session)")
+        done = compare(
+            rounds,
+            {
+                "strandline verify": timing(lambda: verify(project, spark, rows)),
+                "re-read through Spark": timing(lambda: read_again(project, spark)),
+            },
+        )
+    stop(spark)
+    ratio = done["re-read through Spark"].median / done["strandline verify"].median
+    print(f"  re-reading takes {ratio:.2f} times as long as verify")
+    return {"rows": rows, "ratio": ratio, **{name: series.seconds for name, series in done.items()}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", type=int, default=5_000_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--database", choices=["postgresql", "mariadb"], default="postgresql")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        if given.database == "postgresql":
+            with Postgres() as server:
+                url = fill_postgres(server, given.rows)
+                figures = bench(url, Path(folder) / "bench", given.rows, given.rounds)
+        else:
+            with MariaDB() as maria:
+                url = fill_mariadb(maria, given.rows)
+                figures = bench(url, Path(folder) / "bench", given.rows, given.rounds)
+    save(f"verify-{given.database}-{given.rows}", figures)
+
+
+if __name__ == "__main__":
+    main()
