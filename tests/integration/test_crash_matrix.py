@@ -206,6 +206,7 @@ class Journey:
                 self.world.poll(lambda event: reach(type(event).__name__))
             except Killed:
                 self.world.bury()
+                self.check_watermark()
                 return True
         return False
 
@@ -225,6 +226,12 @@ class Journey:
         for _ in range(2):  # what was planned, then what came since
             for outcome in self.world.poll().values():
                 assert outcome.status is Status.COMPLETED, outcome.error
+
+    def check_watermark(self) -> None:
+        """Whatever lies below the watermark is in the target, also where somebody has just died."""
+        below = self.world.source_rows(self.table)
+        arrived = self.target.rows(self.table) if below else []
+        assert all(row in arrived for row in below)
 
     def check(self) -> None:
         """The target equals the source, no batch came twice, none is missing, and the books agree."""
