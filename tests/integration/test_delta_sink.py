@@ -64,6 +64,17 @@ def test_a_folder_with_something_else_in_it_is_refused(looking: DeltaSink, lake:
         looking.applied(orders())
 
 
+def test_a_first_commit_that_was_killed_leaves_nothing_in_the_way(sink: DeltaSink, lake: Path) -> None:
+    """Delta makes the folder of its log, and a file of another name, before the commit appears."""
+    log = lake / "shop" / "orders" / "_delta_log"
+    log.mkdir(parents=True)
+    (log / ".00000000000000000000.json.1b2c.tmp").write_text("{}")
+    assert sink.applied(orders()) is None
+    sink.apply(orders(), batch(1), RowChanges([(1, "one", at(0))]), how=How.FRESH)
+    receipt = sink.applied(orders())
+    assert receipt is not None and receipt.batch == batch(1)
+
+
 def test_a_delta_table_that_strandline_did_not_make_is_refused(
     looking: DeltaSink, lake: Path, spark: SparkSession
 ) -> None:

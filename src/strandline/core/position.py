@@ -44,7 +44,8 @@ class Holder:
 
     def __str__(self) -> str:
         who = f"transaction {self.pid}" + (f" ({self.user})" if self.user else "")
-        return who if self.seconds is None else f"{who} open for {self.seconds:.0f} s"
+        age = "" if self.seconds is None else f" open for {self.seconds:.0f} s"
+        return f"{who}{age}" + (f": {self.statement}" if self.statement else "")
 
 
 @dataclass(frozen=True)

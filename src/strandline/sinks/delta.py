@@ -7,6 +7,7 @@ Owns when a batch is applied, refused or already there. What a table holds is re
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from strandline.core.table import Mode, Table
 from strandline.core.window import Repair
 from strandline.endpoint import Endpoint
 from strandline.sinks.delta_errors import told
-from strandline.sinks.delta_log import DeltaLog, note, retention_hours, txn_version
+from strandline.sinks.delta_log import DeltaLog, leftover, note, retention_hours, txn_version
 
 if TYPE_CHECKING:
     from strandline.sinks.delta_side import DeltaSide
@@ -52,6 +53,8 @@ class DeltaSink:
             return held.applied
         if log is None:
             self._refuse_nesting(table)
+            if left := leftover(self.uri(table)):
+                shutil.rmtree(left)
         if table.mode is Mode.SNAPSHOT and how is not How.REPAIR:
             how = How.REPLACE
         with told(table, changes, committing=True):

@@ -80,7 +80,7 @@ class DeltaLog:
         except (DeltaError, OSError, ValueError) as error:
             first = next(iter(str(error).splitlines()), type(error).__name__)
             raise TargetError(f"the target {uri} cannot be read as a Delta table: {first}") from error
-        if "://" not in uri and Path(uri).exists() and (Path(uri).is_file() or any(Path(uri).iterdir())):
+        if "://" not in uri and _something_else(Path(uri)):
             raise TargetError(
                 f"{uri} is not empty and not a Delta table",
                 why="Writing there would mix a table with files that belong to something else.",
@@ -143,6 +143,22 @@ class DeltaLog:
             seen = len(commits)
         unknown = Watermark(Kind.VERSION, "0")
         return Receipt(Batch("", version >> 32, version & _NUMBER, None, unknown, None, ""), Applied(), exact=False)
+
+
+def _something_else(path: Path) -> bool:
+    """Whether files lie there that are no leftovers of ours."""
+    if not path.is_dir():
+        return path.exists()
+    left = leftover(str(path))
+    return any(found != left for found in path.iterdir())
+
+
+def leftover(uri: str) -> Path | None:
+    """The folder of a log without a commit: a process died in the table's first. Delta would take it for a table."""
+    log = Path(uri) / "_delta_log"
+    if "://" in uri or not log.is_dir() or any(found.suffix in (".json", ".parquet") for found in log.iterdir()):
+        return None
+    return log
 
 
 def _search(commits: list[dict[str, Any]], app: str, version: int) -> Receipt | None:
