@@ -28,6 +28,7 @@ lint: setup
 # Hours if need be: make soak MINUTES=240 EXAMPLES=100000
 soak: setup
 	STRANDLINE_EXAMPLES=$(EXAMPLES) STRANDLINE_STEPS=80 $(BIN)/python -m pytest --timeout 0 -k TestMachine tests/property
+	STRANDLINE_SOAK=1 $(BIN)/python -m pytest --timeout 0 -k soak tests/integration/test_kills.py
 	$(BIN)/python -m soak --minutes $(MINUTES)
 
 MINUTES := 10

@@ -262,7 +262,7 @@ class Project:
         troubled = any(outcome.status is Status.FAILED for outcome in outcomes.values())
         if work or troubled:
             run = hop.books.run_started(hop.run_id, hop.pipeline, caller, len(planned))
-            hop.books.close_abandoned(part.position.run_id for part in work)
+            hop.books.close_abandoned([*(part.position.run_id for part in work), *hop.books.silent(hop.pipeline)])
             self._record_stopped(hop, outcomes)
             outcomes |= self._hop(hop, run, work)
             hop.books.prune(self.config.keep)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from strandline.core.batch import Batch
-from strandline.core.books import Books
+from strandline.core.books import Books, Caller
 from strandline.core.errors import (
     CommitUnknownError,
     LeaseError,
@@ -232,6 +232,16 @@ def test_a_killed_run_is_closed_by_the_next_one(world: World) -> None:
     assert [run.fields["status"] for run in world.state.read("run")] == ["FAILED", "COMPLETED"]
     assert [part.fields["status"] for part in history(world)] == ["FAILED", "COMPLETED"]
     assert "killed" in str(history(world)[0].fields["error"])
+
+
+def test_a_run_that_died_before_its_first_table_began_is_closed_too(world: World) -> None:
+    world.books().run_started("20261115-000000-000-dead", "shop", Caller("test"), 1)
+    world.expire_leases()
+    world.write(1)
+    world.poll()
+    runs = {run.key[0]: run.fields["status"] for run in world.state.read("run")}
+    assert runs.pop("20261115-000000-000-dead") == Status.FAILED
+    assert list(runs.values()) == [Status.COMPLETED]
 
 
 def test_a_run_that_died_while_resuming_is_closed_too(world: World) -> None:

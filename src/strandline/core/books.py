@@ -300,6 +300,12 @@ class Books:
                 if run.fields["status"] == Status.RUNNING and not alive:
                     self.run_ended(run, Status.FAILED, _ABANDONED)
 
+    def silent(self, pipeline: str) -> list[str]:
+        """Runs marked RUNNING that began longer ago than a lease lasts: whether they are alive, their leases say."""
+        before = stamp(self.state.now() - self.lease_time)
+        running = self.state.read("run", where={"pipeline": pipeline, "status": Status.RUNNING.value}, newest=20)
+        return [run.key[0] for run in running if str(run.fields["started_at"]) < before]
+
     def _close(self, part: Record, now: datetime) -> None:
         fields = {**part.fields, "status": Status.FAILED.value, "error": _ABANDONED, "ended_at": stamp(now)}
         try:

@@ -117,7 +117,7 @@ class World:
         if not work:
             return {}
         run = books.run_started(run_id, PIPELINE, Caller("test"), len(planned))
-        books.close_abandoned(part.position.run_id for part in work)
+        books.close_abandoned([*(part.position.run_id for part in work), *books.silent(PIPELINE)])
         hop = Hop(run_id, PIPELINE, self.source, self.into, books, listener, sleep=sleep or self.clock.advance)
         outcomes = {outcome.table: outcome for outcome in hop.run(work, books.leases(PIPELINE))}
         failed = [str(outcome.error) for outcome in outcomes.values() if outcome.error]
