@@ -204,11 +204,11 @@ with strandline.load(sys.argv[1]) as project:
 """
 
 
-def test_a_repair_killed_after_its_batch_was_applied_is_finished_by_the_next_sync(postgres_shop: Shop) -> None:
+def test_a_repair_killed_in_the_middle_is_finished_by_the_next_sync(postgres_shop: Shop) -> None:
     shop = postgres_shop
     shop.damage("DELETE FROM {orders} WHERE id IN (5, 2500)")
     environment = {**os.environ, "PYTHONPATH": str(Path(strandline.__file__).parents[1])}
-    command = [sys.executable, "-c", CHILD, str(shop.config), "BatchApplied"]
+    command = [sys.executable, "-c", CHILD, str(shop.config), "Intended"]
     child = subprocess.run(command, env=environment, cwd=shop.folder, capture_output=True, text=True, timeout=300)
     assert child.returncode == -signal.SIGKILL, child.stderr
     with shop.load() as project:
