@@ -77,6 +77,7 @@ def test_skip_reads_past_the_holder_and_brings_its_rows_when_they_appear(world: 
     world.clock.advance(700)
     world.write(3)
     before = world.position().watermark
+    assert "passed over transaction 2" in plan(world).plan.note
     world.poll()
     assert [row["id"] for row in world.target_rows()] == [1, 3]
     position = world.position()

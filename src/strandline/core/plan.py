@@ -308,7 +308,7 @@ def _with_work(source: Source, part: _Open, rows: int | None, run_id: str, limit
         stall=part.stall,
         gap=_left_open(part, window.high),
         overlap=None if whole else position.overlap if waits else _overlap(source, part, window.high),
-        note=horizon.note,
+        note=horizon.note or (part.gap.why if part.gap else ""),
     )
     return Planned(table, position, plan, ask.measures)
 
