@@ -40,14 +40,9 @@ def plan_backfill(source: Source, ask: Ask, low: str | None, high: str | None, *
         Reason.BACKFILL if slices else Reason.NOTHING_NEW,
         estimated_rows=rows,
         run_id=run_id,
-        observed=position.observed,
-        observed_at=position.observed_at,
-        stall=position.stall,
-        gap=position.gap,
-        overlap=position.overlap,
         note=note,
     )
-    return Planned(table, position, plan, ask.measures)
+    return Planned(table, position, position.unmoved(plan), ask.measures)
 
 
 def _check_possible(ask: Ask) -> None:

@@ -177,6 +177,17 @@ class Position:
             watermark = slice_.window.high
         return Batch(store, self.epoch, number, slice_.window.low, slice_.window.high, watermark, attempt)
 
+    def unmoved(self, plan: TablePlan) -> TablePlan:
+        """The plan, made to leave as it is what this position remembers of the source."""
+        return replace(
+            plan,
+            observed=self.observed,
+            observed_at=self.observed_at,
+            stall=self.stall,
+            gap=self.gap,
+            overlap=self.overlap,
+        )
+
     def intending(self, batch: Batch) -> Position:
         return replace(self, intent=batch, status=Status.RUNNING)
 

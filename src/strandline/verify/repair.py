@@ -52,13 +52,8 @@ def planned(
         Reason.REPAIR,
         estimated_rows=found.missing + found.different + found.duplicate + (found.extra if delete else 0),
         run_id=run_id,
-        observed=position.observed,
-        observed_at=position.observed_at,
-        stall=position.stall,
-        gap=position.gap,
-        overlap=position.overlap,
     )
-    return Planned(table, position, plan, ask.measures)
+    return Planned(table, position, position.unmoved(plan), ask.measures)
 
 
 def check(ask: Ask, comparison: Comparison, findings: Findings) -> None:
