@@ -1,4 +1,4 @@
-"""Verify beside re-reading the table through Spark once: equal rows, one warm session, interleaved in one run.
+"""Verify beside re-reading the table through Spark, to nowhere and to compare it: equal rows, one warm session.
 
 python benchmarks/verify.py [--rows N] [--rounds N] [--database postgresql|mariadb]
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +24,7 @@ from strandline.testing.servers import MariaDB, Postgres
 from strandline.verify.verdict import Answer
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 MARIADB_FILL = """
 INSERT INTO orders SELECT seq, seq % 100000, ELT(1 + seq % 4, 'new','paid','sent','done'), (seq % 100000) / 100.0,
@@ -56,14 +57,29 @@ def verify(project: Project, spark: SparkSession, rows: int) -> None:
     assert (verdict.answer, verdict.rows) == (Answer.EQUAL, rows), verdict
 
 
-def read_again(project: Project, spark: SparkSession) -> None:
-    """Every column of every row below the watermark, through the same readers that a sync uses, to nowhere."""
+@contextmanager
+def rows_again(project: Project, spark: SparkSession) -> Iterator[DataFrame]:
+    """Every column of every row below the watermark, through the same readers that a sync uses."""
     (position,) = project.books.positions("shop").values()
     assert position.watermark is not None
     with project.opened("shop", spark) as opened:
         (resolved,) = opened.tables()
         whole = Slice(Window(None, position.watermark))
-        opened.source.changes(resolved.table, whole).frame(spark).write.format("noop").mode("overwrite").save()
+        yield opened.source.changes(resolved.table, whole).frame(spark)
+
+
+def read_again(project: Project, spark: SparkSession) -> None:
+    with rows_again(project, spark) as rows:
+        rows.write.format("noop").mode("overwrite").save()
+
+
+def compare_again(project: Project, spark: SparkSession, lake: Path) -> None:
+    """What a person would write instead: both copies joined by key, rows that differ counted."""
+    with rows_again(project, spark) as rows:
+        copy = spark.read.format("delta").load(str(lake / "orders"))
+        both = rows.alias("s").join(copy.alias("t"), on="id", how="full_outer")
+        same = " AND ".join(f"s.{name} <=> t.{name}" for name in rows.columns if name != "id")
+        assert both.where(f"NOT ({same})").count() == 0
 
 
 def bench(url: str, folder: Path, rows: int, rounds: int) -> dict[str, object]:
@@ -86,11 +102,13 @@ def bench(url: str, folder: Path, rows: int, rounds: int) -> dict[str, object]:
             {
                 "strandline verify": timing(lambda: verify(project, spark, rows)),
                 "re-read through Spark": timing(lambda: read_again(project, spark)),
+                "re-read and compare": timing(lambda: compare_again(project, spark, path.parent / "lake")),
             },
         )
     stop(spark)
     ratio = done["re-read through Spark"].median / done["strandline verify"].median
-    print(f"  re-reading takes {ratio:.2f} times as long as verify")
+    compared = done["re-read and compare"].median / done["strandline verify"].median
+    print(f"  re-reading takes {ratio:.2f} times as long as verify, re-reading and comparing {compared:.2f} times")
     return {"rows": rows, "ratio": ratio, **{name: series.seconds for name, series in done.items()}}
 
 
