@@ -652,6 +652,7 @@ def test_a_target_fed_by_another_state_is_never_written_to(world: World) -> None
     mine, world.state = world.state, other
     refused = world.poll()["orders"].error
     assert isinstance(refused, TargetError) and "import --from-target" in refused.remedy
+    assert world.position().intent is None, "nothing was on its way to the target: whoever imports need not fence it"
     world.state = mine
     world.write(2)
     assert world.poll()["orders"].status is Status.COMPLETED

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from strandline.core.batch import Applied, Batch, How
 from strandline.core.books import Books, Lease, Renewal, TableRun
@@ -34,6 +35,8 @@ from strandline.core.reconcile import Adopt, Apply, reconcile
 from strandline.core.retry import retried
 from strandline.core.table import Table
 from strandline.core.window import Slice
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,8 @@ class Hop:
             position, entry = self.books.begin(position, lease, entry)
             begun = True
             self.emit(Planned(*self._where(table), planned.plan))
+            if position.intent is None:  # a target that cannot be right leaves no intent behind
+                self._patiently(table, lambda: reconcile(self.sink.applied(table), planned.position))
             for part in planned.plan.remaining:
                 position, entry, batch = self._intend(table, part, position, entry)
                 applied = self._apply(table, part, position, batch)
@@ -146,14 +151,16 @@ class Hop:
     def _apply(self, table: Table, part: Slice, position: Position, batch: Batch) -> Applied:
         """Ask the sink what it holds, then apply. Transient trouble: ask again and apply again."""
         started = self.clock()
+        applied = self._patiently(table, lambda: self._apply_once(table, part, position, batch))
+        self.emit(BatchApplied(*self._where(table), batch, applied, self.clock() - started))
+        return applied
 
+    def _patiently(self, table: Table, step: Callable[[], T]) -> T:
         def again(error: TransientError, wait: float) -> None:
             self.emit(Retrying(*self._where(table), self.redact(str(error)), wait))
             self.sleep(wait)
 
-        applied = retried(lambda: self._apply_once(table, part, position, batch), again)
-        self.emit(BatchApplied(*self._where(table), batch, applied, self.clock() - started))
-        return applied
+        return retried(step, again)
 
     def _apply_once(self, table: Table, part: Slice, position: Position, batch: Batch) -> Applied:
         if self.stopping.is_set() or not self.books.holds(table.pipeline, table.name):
