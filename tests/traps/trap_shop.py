@@ -7,6 +7,7 @@ them. A new sink needs one entry in `TARGETS`: every trap is then set for it too
 from __future__ import annotations
 
 import subprocess
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -40,13 +41,14 @@ OLD = "2026-01-01 00:00:00"
 
 
 class Connection:
-    """One session of either database."""
+    """One session of either database; listeners of several tables use it from several threads."""
 
     def __init__(self, driver: Any) -> None:
         self.driver = driver
+        self._turn = threading.Lock()
 
     def execute(self, sql: str) -> list[tuple[Any, ...]]:
-        with self.driver.cursor() as cursor:
+        with self._turn, self.driver.cursor() as cursor:
             cursor.execute(sql)
             return list(cursor.fetchall()) if cursor.description else []
 
