@@ -140,7 +140,7 @@ def _stage_json(position: Position) -> Json:
         "epoch": position.epoch,
         "status": position.status.value,
         "rows": position.totals.rows_inserted + position.totals.rows_updated + position.totals.rows_deleted,
-        "files": None,
+        "files": position.totals.files,
         "slices_done": f"{plan.done}/{len(plan.slices)}" if plan else None,
         "error": position.error or None,
         "updated_at": position.updated_at,

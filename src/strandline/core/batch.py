@@ -89,9 +89,14 @@ class Applied:
     rows_updated: int = 0
     rows_deleted: int = 0
     last_value: Watermark | None = None  # the highest cursor value really moved
+    files: int = 0  # that a stage holds of it
 
     def __add__(self, other: Applied) -> Applied:
-        counts = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)[:4]}
+        counts = {
+            part.name: getattr(self, part.name) + getattr(other, part.name)
+            for part in fields(self)
+            if part.name != "last_value"
+        }
         known = [value for value in (self.last_value, other.last_value) if value is not None]
         return Applied(**counts, last_value=max(known, default=None))
 

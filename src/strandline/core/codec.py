@@ -18,13 +18,15 @@ Json = dict[str, Any]
 
 
 def position_record(position: Position) -> Record:
-    kind = next((value.kind.value for value in (position.watermark, position.last_value) if value), "")
+    last = position.last_value
+    kind = position.watermark.kind.value if position.watermark else ""
     if not kind and position.plan and position.plan.window:
         kind = position.plan.window.high.kind.value
     fields = {
         "watermark": _text(position.watermark),
-        "last_value": _text(position.last_value),
-        "kind": kind,
+        "last_value": _text(last),
+        "kind": kind or (last.kind.value if last else ""),
+        "last_kind": last.kind.value if last else "",
         "status": position.status.value,
         "error": position.error,
         "run_id": position.run_id,
@@ -38,6 +40,7 @@ def position_record(position: Position) -> Record:
         "updated_at": position.updated_at,
         "epoch": position.epoch,
         "batches": position.batches,
+        "files": position.totals.files,
         **{name: getattr(position.totals, name) for name in COUNTS},
     }
     return Record("position", (position.pipeline, position.table, position.stage), fields, position.revision)
@@ -49,7 +52,8 @@ def record_position(record: Record) -> Position:
     pipeline, table, stage = record.key
     try:
         kind = Kind(fields["kind"]) if fields["kind"] else None
-        last_value = _watermark(kind, fields["last_value"])
+        last_kind = Kind(fields["last_kind"]) if fields["last_kind"] else kind  # a load counts batches, its rows do not
+        last_value = _watermark(last_kind, fields["last_value"])
         return Position(
             pipeline,
             table,
@@ -61,7 +65,9 @@ def record_position(record: Record) -> Position:
             epoch=int(fields["epoch"]),
             plan=json_plan(json.loads(fields["plan"])) if fields["plan"] else None,
             status=Status(fields["status"]),
-            totals=Applied(**{name: int(fields[name]) for name in COUNTS}, last_value=last_value),
+            totals=Applied(
+                **{name: int(fields[name]) for name in COUNTS}, last_value=last_value, files=fields["files"] or 0
+            ),
             batches=int(fields["batches"]),
             measures=dict(json.loads(fields["measures"])),
             schema=fields["schema_text"],

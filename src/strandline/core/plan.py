@@ -195,7 +195,7 @@ def next_window(ask: Ask, horizon: Horizon) -> Window | None:
     if horizon.high is None:
         return None
     table, low = ask.table, None if ask.full else ask.position.watermark
-    if table.mode is Mode.SNAPSHOT:
+    if _at_once(table, horizon):
         return Window(None, horizon.high)
     if table.initial == "latest":
         if low is None and not ask.full:
@@ -208,6 +208,12 @@ def next_window(ask: Ask, horizon: Horizon) -> Window | None:
     if low is not None and horizon.high < low:
         return None
     return Window(low, horizon.high)
+
+
+def _at_once(table: Table, horizon: Horizon) -> bool:
+    """Whether every run replaces the target. A source that keeps versions says itself when there is another one."""
+    versions = horizon.high is not None and horizon.high.kind is Kind.VERSION
+    return table.mode is Mode.SNAPSHOT and not versions
 
 
 def _behind(ask: Ask, horizon: Horizon) -> str:
@@ -276,7 +282,7 @@ def _with_work(source: Source, part: _Open, rows: int | None, run_id: str, limit
     part = part.beyond() if waits else part
     ask, horizon, window = part.ask, part.horizon, part.window
     table, position = ask.table, ask.position
-    whole = table.mode is Mode.SNAPSHOT or ask.full
+    whole = ask.full or _at_once(table, horizon)
     first = position.batch is None
     if rows == 0 and not whole:
         tile = _tile(position, window)

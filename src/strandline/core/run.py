@@ -175,11 +175,12 @@ class Hop:
                 # Key ranges of one load are disjoint, so none can repeat a row of another.
                 fresh = plan.first and (plan.done == 0 or part.keys is not None)
                 changes = self.source.changes(table, part)
-                if part.repair:
-                    return self.sink.apply(table, batch, changes, how=How.REPAIR, repair=part.repair)
                 back = position.gap is not None and position.gap.back and not plan.replace
                 how = How.REPLACE if plan.replace else How.FRESH if fresh else How.CHANGES
-                return self.sink.apply(table, batch, changes, how=How.CURRENT if back else how)
+                how = How.REPAIR if part.repair else How.CURRENT if back else how
+                if changes.how and (changes.how is not How.FRESH or plan.first):
+                    how = changes.how
+                return self.sink.apply(table, batch, changes, how=how, repair=part.repair or changes.repair)
 
     def _record_failure(self, position: Position, entry: TableRun) -> None:
         try:

@@ -59,6 +59,8 @@ def went_back(table: Table, position: Position, found: Horizon, now: str) -> Gap
     mark, reach = position.watermark, found.reach or found.high
     if table.cursor is None or (mark is None and position.batch is None):
         return None
+    if reach is not None and reach.kind is Kind.VERSION:
+        return None
     if table.cursor.kind is Kind.INTEGER:
         if found.next_id is None or mark is None or mark <= found.next_id:
             return None

@@ -16,9 +16,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from strandline.core.batch import How
 from strandline.core.errors import ConfigError, SourceError, StrandlineError, TransientError
 from strandline.core.table import Table
-from strandline.core.window import Slice
+from strandline.core.window import Repair, Slice
 from strandline.sources.dialect import Carried, Dialect, in_slice, refusal
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class JdbcChanges:
 
     query: str | None = None
     files: Sequence[str] | None = None
+    how: How | None = None
+    repair: Repair | None = None
 
     def __init__(
         self,

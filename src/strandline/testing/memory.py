@@ -225,6 +225,8 @@ class MemoryChanges:
     order: tuple[str, ...] = ()
     query: str | None = None
     files: Sequence[str] | None = None
+    how: How | None = None
+    repair: Repair | None = None
 
     def __post_init__(self) -> None:
         self.operation = OPERATION if self.table.deleted else None

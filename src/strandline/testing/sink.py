@@ -54,6 +54,8 @@ class RowChanges:
     order: tuple[str, ...] = ()
     query: str | None = None
     files: Sequence[str] | None = None
+    how: How | None = None
+    repair: Repair | None = None
 
     def frame(self, spark: SparkSession) -> DataFrame:
         return spark.createDataFrame(list(self.rows), self.schema)
