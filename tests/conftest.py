@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from strandline.testing.servers import MariaDB, Postgres
+from strandline.testing.stores import Moto, Seaweed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +36,18 @@ def mariadb() -> Iterator[MariaDB]:
     if not MariaDB.installed():
         pytest.skip(_NO_MARIADB)
     with MariaDB() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def seaweed() -> Iterator[Seaweed]:
+    with Seaweed() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def moto() -> Iterator[Moto]:
+    with Moto() as server:
         yield server
 
 
