@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from strandline.endpoint import Endpoint
 from strandline.state import open_state
 from strandline.state.memory import MemoryState
 from strandline.testing.state import Connect, StateContract
+from strandline.testing.stores import Moto, Seaweed
 
 
 class TestMemoryState(StateContract):
@@ -36,6 +38,27 @@ class TestMariadbState(StateContract):
     @pytest.fixture
     def connect(self, mariadb_database: str) -> Connect:
         return lambda: open_state(Endpoint.parse(mariadb_database))
+
+
+class TestDirectoryState(StateContract):
+    @pytest.fixture(params=["table", "pipeline"])
+    def connect(self, request: pytest.FixtureRequest, tmp_path: Path) -> Connect:
+        endpoint = Endpoint.parse(str(tmp_path / "state"), {"layout": request.param})
+        return lambda: open_state(endpoint)
+
+
+class TestSeaweedState(StateContract):
+    @pytest.fixture
+    def connect(self, seaweed: Seaweed) -> Connect:
+        endpoint = seaweed.endpoint("contracts", uuid.uuid4().hex)
+        return lambda: open_state(endpoint)
+
+
+class TestMotoState(StateContract):
+    @pytest.fixture
+    def connect(self, moto: Moto) -> Connect:
+        endpoint = moto.endpoint("contracts", uuid.uuid4().hex)
+        return lambda: open_state(endpoint)
 
 
 def test_a_state_cannot_live_just_anywhere() -> None:

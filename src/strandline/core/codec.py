@@ -50,6 +50,8 @@ def record_position(record: Record) -> Position:
     """Raises StateError on a record that `position_record` did not write: it is never guessed over."""
     fields: Json = dict(record.fields)
     pipeline, table, stage = record.key
+    if record.damage:
+        raise _unreadable(record, record.damage)
     try:
         kind = Kind(fields["kind"]) if fields["kind"] else None
         last_kind = Kind(fields["last_kind"]) if fields["last_kind"] else kind  # a load counts batches, its rows do not
@@ -79,11 +81,16 @@ def record_position(record: Record) -> Position:
             revision=record.revision,
         )
     except (ValueError, KeyError, TypeError, WindowError) as error:
-        raise StateError(
-            f"the stored position of stage {stage} cannot be read ({error})",
-            where=f"{pipeline}.{table}",
-            remedy="Restore it: strandline watermark import --from-target, or strandline watermark set",
-        ) from error
+        raise _unreadable(record, str(error)) from error
+
+
+def _unreadable(record: Record, why: str) -> StateError:
+    pipeline, table, stage = record.key
+    return StateError(
+        f"the stored position of stage {stage or 'unknown'} cannot be read ({why})",
+        where=f"{pipeline}.{table}",
+        remedy="Restore it: strandline watermark import --from-target, or strandline watermark set",
+    )
 
 
 def plan_json(plan: TablePlan) -> Json:

@@ -204,6 +204,7 @@ class Record:
     key: tuple[str, ...]
     fields: Mapping[str, Value] = field(hash=False)
     revision: int = 0
+    damage: str = ""  # why its fields are not to be trusted: what is stored now cannot be read
 
 
 class State(Protocol):
@@ -232,7 +233,8 @@ class State(Protocol):
 
     def put(self, records: Sequence[Record]) -> list[Record]:
         """Write each record if the stored revision is still the given one, else ConflictError and none of them
-        (`atomic`), or none from the first conflict on, in the given order. Returns them with their new revisions."""
+        (`atomic`), or none from the first conflict on, in the given order; positions in a row have no order among
+        them. Returns them with their new revisions."""
 
     def append(self, records: Sequence[Record]) -> None:
         """Add history that is never changed again; a key that exists already is left as it is."""

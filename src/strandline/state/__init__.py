@@ -12,6 +12,10 @@ def open_state(endpoint: Endpoint) -> State:
 
     Raises ConnectError if it cannot be reached, StateError if it is damaged, not ours or of a newer version.
     """
+    if endpoint.scheme in ("s3", "file"):
+        from strandline.state.objects import object_state
+
+        return object_state(endpoint)
     from strandline.state.sql import SqlState
 
     match endpoint.scheme:
@@ -24,6 +28,6 @@ def open_state(endpoint: Endpoint) -> State:
         case scheme:
             raise ConfigError(
                 f"a state cannot live in {scheme!r}",
-                remedy="Give sqlite:///FILE, postgresql://USER@HOST/DATABASE or mysql://USER@HOST/DATABASE.",
+                remedy="Give sqlite:///FILE, postgresql:// or mysql://USER@HOST/DATABASE, s3://BUCKET/… or a folder.",
             )
     return SqlState(dialect(endpoint))

@@ -262,7 +262,8 @@ class StateContract:
         assert won == 1
 
     def test_concurrent_increments_are_never_lost(self, connect: Connect, state: State) -> None:
-        state.put([position("orders", rows_read=0), position("other", rows_read=0)])
+        names = ["orders", "other"] if state.atomic else ["orders"]  # half a put would count twice
+        state.put([position(name, rows_read=0) for name in names])
         rounds = 10
 
         def increment(own: State, _: int) -> None:
@@ -276,7 +277,7 @@ class StateContract:
                     continue
 
         assert self._race(connect, 4, increment) == 4
-        assert [record.fields["rows_read"] for record in state.read("position")] == [40, 40]
+        assert [record.fields["rows_read"] for record in state.read("position")] == [40] * len(names)
 
     def test_threads_may_share_one_state(self, state: State) -> None:
         def work(who: int) -> None:
