@@ -335,7 +335,7 @@ class Project:
         for part in resolved:
             table, key = part.table, (part.table.pipeline, part.table.name, part.table.stage)
             position = positions.get(key) or Position(*key)
-            error = part.error or unreadable.get(key)
+            error = part.error or self.books.unreadable_at(unreadable, key)
             lease = leases.get(table.name)
             busy = f"{lease.holder}, run {lease.run_id}" if lease and lease.held(now) else ""
             if full and not error and not busy:

@@ -48,6 +48,8 @@ class TestDirectoryState(StateContract):
 
 
 class TestSeaweedState(StateContract):
+    many = 200
+
     @pytest.fixture
     def connect(self, seaweed: Seaweed) -> Connect:
         endpoint = seaweed.endpoint("contracts", uuid.uuid4().hex)
@@ -57,7 +59,7 @@ class TestSeaweedState(StateContract):
 class TestMotoState(StateContract):
     @pytest.fixture
     def connect(self, moto: Moto) -> Connect:
-        endpoint = moto.endpoint("contracts", uuid.uuid4().hex)
+        endpoint = moto.endpoint("contracts", uuid.uuid4().hex, layout="pipeline")
         return lambda: open_state(endpoint)
 
 

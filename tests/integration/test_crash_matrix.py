@@ -23,6 +23,7 @@ from strandline.core.protocols import Sink, State
 from strandline.core.records import COUNTS
 from strandline.core.table import Mode
 from strandline.endpoint import Endpoint
+from strandline.objects.directory import DirectoryObjects
 from strandline.sinks import open_sink
 from strandline.state import open_state
 from strandline.state.memory import MemoryState
@@ -123,8 +124,20 @@ def mariadb_state(request: pytest.FixtureRequest) -> State:
     return open_state(Endpoint.parse(request.getfixturevalue("mariadb_database")))
 
 
+def directory_state(request: pytest.FixtureRequest) -> State:
+    """Not flushed to the disk: what a process has written outlives it all the same."""
+    request.getfixturevalue("monkeypatch").setattr("os.fsync", lambda _: None)
+    return open_state(Endpoint.parse(f"{request.getfixturevalue('tmp_path')}/state"))
+
+
 SINKS: dict[str, Callable[[pytest.FixtureRequest], Target]] = {"memory": MemoryTarget, "delta": DeltaTarget}
-STATES = {"memory": memory_state, "sqlite": sqlite_state, "postgres": postgres_state, "mariadb": mariadb_state}
+STATES = {
+    "memory": memory_state,
+    "sqlite": sqlite_state,
+    "postgres": postgres_state,
+    "mariadb": mariadb_state,
+    "directory": directory_state,
+}
 
 
 @pytest.fixture(params=STATES)
@@ -161,12 +174,14 @@ class Journey:
         key_slices: bool = False,
         inside: bool = False,
         every_write: bool = False,
+        every_object: bool = False,
     ) -> None:
-        """Where a process can die apart from events: `inside` the sink, before and after `every_write` of the state."""
+        """Where a process can die apart from events: `inside` the sink, before and after `every_write` of the state, or
+        of `every_object` that such a write is made of."""
         self.target = target
         self.world = World(state=state, into=target.sink, key_slices=key_slices)
         self.table, self.mode = table, mode
-        self.inside, self.every_write = inside, every_write
+        self.inside, self.every_write, self.every_object = inside, every_write, every_object
         self.world.table(table, slice_rows=2, mode=mode)
         self.deaths: Counter[str] = Counter()
         self.written: list[Row] = []  # every version of every row
@@ -202,6 +217,9 @@ class Journey:
                 self._lose_an_answer(patch)
             if self.every_write:
                 watched(patch, self.world.state, "put", reach)
+            if self.every_object:
+                watched(patch, DirectoryObjects, "create", reach)
+                watched(patch, DirectoryObjects, "delete", reach)
             try:
                 self.world.poll(lambda event: reach(type(event).__name__))
             except Killed:
@@ -315,6 +333,17 @@ def test_inside_the_sink(request: pytest.FixtureRequest, sink: str) -> None:
     dies_everywhere(journey)
     journey.check_history()
     assert set(journey.deaths) == EVENTS | target.points
+
+
+def test_between_the_objects_of_one_write(request: pytest.FixtureRequest) -> None:
+    """A state of documents writes a position and its history one after the other; afterwards they agree."""
+    state = directory_state(request)
+    journey = Journey(MemoryTarget(request), state, every_object=True)
+    dies_everywhere(journey)
+    journey.check_history()
+    assert set(journey.deaths) == EVENTS | {"before create", "after create", "before delete", "after delete"}
+    assert sum(journey.deaths.values()) >= 40
+    state.close()
 
 
 @pytest.mark.parametrize("key_slices", [False, True])

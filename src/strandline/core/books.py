@@ -10,7 +10,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -149,6 +149,13 @@ class Books:
                 unreadable[key] = error
         return found
 
+    @staticmethod
+    def unreadable_at(unreadable: Mapping[Key, StateError], key: Key) -> StateError | None:
+        """Why this position cannot be read. A store that cannot even tell whose a damaged record is leaves out the
+        end of its key."""
+        pipeline, table, _ = key
+        return unreadable.get(key) or unreadable.get((pipeline, table, "")) or unreadable.get((pipeline, "", ""))
+
     def write(self, positions: Sequence[Position], others: Sequence[Record] = ()) -> list[Position]:
         """Store positions, all under compare-and-set, with other records in the same write."""
         at = self.now()
@@ -180,13 +187,14 @@ class Books:
         )
 
     def begin(self, position: Position, lease: Lease, entry: TableRun) -> tuple[Position, TableRun]:
-        """Take the lease, store the plan and open the history row, in one write."""
+        """Take the lease, store the plan and open the history row, in one write. LeaseError: none of it is ours."""
         taken = self.take(lease, entry.run_id)
         at = self.now()
         position = replace(position, updated_at=at)
         try:
             stored = self.state.put([taken.record(), position_record(position), entry.record()])
         except ConflictError as error:
+            self._give_back(taken)
             raise LeaseError(
                 "another run took the table between plan and start",
                 where=f"{position.pipeline}.{position.table}",
@@ -240,6 +248,16 @@ class Books:
                 self.state.put([replace(lease, expires_at="").record()])
             except ConflictError:
                 return  # taken over: it is no longer ours to give back
+
+    def _give_back(self, taken: Lease) -> None:
+        """A store that is not atomic may have taken the lease before it met the conflict."""
+        stored = () if self.state.atomic else self.state.read("lease", [taken.pipeline, taken.table])
+        for lease in map(_lease, stored):
+            if replace(lease, revision=taken.revision) == taken:
+                try:
+                    self.state.put([replace(lease, expires_at="").record()])
+                except ConflictError:
+                    return  # taken over: it is no longer ours to give back
 
     def renew(self) -> list[tuple[str, str]]:
         """Extend every lease held here; returns those that were lost."""

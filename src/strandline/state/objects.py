@@ -2,8 +2,8 @@
 
 A table's document holds its positions in all stages and its lease, so that taking a table and moving its watermark are
 one write each (`layout: pipeline`: one document holds all tables of a pipeline). Runs, their tables and changes are
-documents of their own. Documents of one put are written in the given order, positions in a row side by side: `atomic`
-is False, and a process that dies between two documents leaves its history one batch behind its position.
+documents of their own; the document before them in a put carries what it owes them, so that after a crash history and
+position agree. Tables of one put are written in the given order, positions in a row side by side: `atomic` is False.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
 
@@ -32,6 +32,19 @@ _ROOT = "strandline.json"
 _OPTIONS = ("endpoint", "region", "access_key_id", "secret_access_key", "session_token", "profile", "path_style")
 
 Group = tuple[Place, list[Record]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One document of a put, and the history that goes with it."""
+
+    place: Place
+    records: list[Record]
+    owed: list[Record] = field(default_factory=list)
+
+    @property
+    def alike(self) -> bool:
+        return {record.kind for record in self.records} == {"position"}
 
 
 def object_state(endpoint: Endpoint) -> ObjectState:
@@ -55,7 +68,7 @@ class ObjectState:
         self._layout = layout
         self._families = LAYOUTS[layout]
         self._clock = StoreClock(objects)
-        self._documents = Documents(objects, self._clock)
+        self._documents = Documents(objects, self._clock, self._settle)
         self._history = History(objects, self._documents)
         self._store = self._open()
 
@@ -75,6 +88,8 @@ class ObjectState:
         newest: int | None = None,
     ) -> list[Record]:
         spec = schema.check_read(kind, prefix, tuple(where or ()), since)
+        if spec.history and prefix:
+            self._settle_of(kind, prefix[0])
         family, width = self._families[kind], len(prefix)
 
         def matching(documents: Iterable[Document]) -> list[Record]:
@@ -101,24 +116,19 @@ class ObjectState:
     def put(self, records: Sequence[Record]) -> list[Record]:
         given = schema.checked_all(records)
 
-        def write(group: Group) -> None:
-            place, parts = group
-
-            def change(base: Document) -> tuple[list[Record], list[Record]]:
-                _compare(base, parts)
-                return [_raised(record) for record in parts], []
-
-            self._write(place, parts, change)
+        def write(step: Step) -> None:
+            self._write(step.place, step.records, _compared(step.records), [_raised(record) for record in step.owed])
+            for place, parts in self._groups(step.owed):
+                self._write(place, parts, _compared(parts, settled=True))
+            self._documents.settled(step.place, step.owed)
 
         # Whatever precedes something else is written before it; only positions in a row have no order among them.
-        for alike, groups in groupby(
-            self._groups(given), lambda group: {part.kind for part in group[1]} == {"position"}
-        ):
+        for alike, steps in groupby(self._steps(given), lambda step: step.alike):
             if alike:
-                self._documents.side_by_side(write, groups)
+                self._documents.side_by_side(write, steps)
             else:
-                for group in groups:
-                    write(group)
+                for step in steps:
+                    write(step)
         return [_raised(record) for record in given]
 
     def append(self, records: Sequence[Record]) -> None:
@@ -161,16 +171,40 @@ class ObjectState:
             groups.setdefault(Place.of(family, record.key[: len(family.shared)]), []).append(record)
         return list(groups.items())
 
-    def _write(self, place: Place, records: Sequence[Record], change: Change) -> None:
-        if not place.family.history:
-            self._documents.write(place, change)
-            return
-        for record in records:
+    def _steps(self, records: Sequence[Record]) -> list[Step]:
+        """History belongs to what stands before it."""
+        steps: list[Step] = []
+        for place, parts in self._groups(records):
+            if place.family.history and steps and not steps[-1].place.family.history:
+                steps[-1].owed.extend(parts)
+            else:
+                steps.append(Step(place, parts))
+        return steps
+
+    def _settle(self, owed: Sequence[Record]) -> None:
+        """Make up for a writer that died: what it owed is written, unless somebody has gone on from there."""
+        for place, parts in self._groups(owed):
+
+            def change(base: Document, parts: list[Record] = parts) -> tuple[list[Record], list[Record]] | None:
+                missing = [record for record in parts if base.stored(record) == record.revision - 1]
+                return (missing, []) if missing else None
+
+            self._write(place, parts, change)
+
+    def _settle_of(self, kind: str, identity: str) -> None:
+        """As far as we have seen: a run that somebody asks about may have died before it wrote down its last batch."""
+        for place, owed in self._documents.owed():
+            if any((record.kind, record.key[0]) == (kind, identity) for record in owed):
+                self._settle(owed)
+                self._documents.settled(place, owed)
+
+    def _write(self, place: Place, records: Sequence[Record], change: Change, owed: Sequence[Record] = ()) -> None:
+        history = place.family.history
+        for record in records if history else ():
             self._history.enter(place.family, record)
-        self._documents.write(place, change, new=all(not record.revision for record in records))
-        for record in records:
-            if record.kind == "run":
-                self._history.left(record)
+        self._documents.write(place, change, owed=owed, new=all(not record.revision for record in records))
+        for record in records if history else ():
+            self._history.left(record)
 
     # The store's own marks
 
@@ -221,6 +255,20 @@ class ObjectState:
                 remedy="Upgrade this installation: pip install --upgrade strandline",
             )
         return body
+
+
+def _compared(records: Sequence[Record], *, settled: bool = False) -> Change:
+    """The records of a put, if all are as they were read. `settled`: or somebody may have written just these already,
+    because the document before them owed them."""
+
+    def change(base: Document) -> tuple[list[Record], list[Record]] | None:
+        raised = [_raised(record) for record in records]
+        if settled and all(base.records.get((record.kind, record.key)) == record for record in raised):
+            return None
+        _compare(base, records)
+        return raised, []
+
+    return change
 
 
 def _raised(record: Record) -> Record:

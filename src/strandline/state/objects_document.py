@@ -7,7 +7,7 @@ said, the last good revision is named, and nothing goes on from it until a perso
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
@@ -31,12 +31,17 @@ class DamagedError(StateError):
 
 @dataclass(frozen=True)
 class Document:
-    """One revision. `damage`: this revision cannot be read; the records are those of the last good one, if any."""
+    """One revision.
+
+    `owed`: records of other documents that belong to the same write and are written right after it; whoever comes after
+    a dead writer makes up for it. `damage`: this revision cannot be read; the records are those of the last good one.
+    """
 
     place: Place
     revision: int = 0
     records: Mapping[Id, Record] = field(default_factory=dict, hash=False)
     writes: tuple[str, ...] = ()
+    owed: tuple[Record, ...] = ()
     damage: str = ""
 
     def stored(self, record: Record) -> int:
@@ -46,17 +51,17 @@ class Document:
             return self.revision if self.damage and not self.records and record.kind == "position" else 0
         return found.revision
 
-    def next(self, put: Iterable[Record], gone: Iterable[Record], write: str) -> Document:
+    def next(self, put: Iterable[Record], gone: Iterable[Record], owed: Sequence[Record], write: str) -> Document:
         """The following revision. What was damaged stays marked as such, unless it is put now."""
         records = {**self.records, **{(record.kind, record.key): record for record in put}}
         for record in gone:
             records.pop((record.kind, record.key), None)
-        return Document(self.place, self.revision + 1, records, (write, *self.writes)[:_WRITES])
+        return Document(self.place, self.revision + 1, records, (write, *self.writes)[:_WRITES], tuple(owed))
 
     def damaged(self, revision: int, damage: str) -> Document:
         """This last good revision, in the place of a later one that cannot be read."""
         records = {id_: self._marked(record, damage) for id_, record in self.records.items()}
-        return Document(self.place, revision, records, self.writes, damage)
+        return Document(self.place, revision, records, self.writes, damage=damage)
 
     def _marked(self, record: Record, damage: str) -> Record:
         """A lease expires by itself; the last one known is waited for."""
@@ -76,10 +81,9 @@ def encoded(document: Document) -> bytes:
         within, section = record.key[len(place.parts) :], body
         for name in (_SECTIONS.get(record.kind, record.kind), *within):
             section = section.setdefault(name, {})
-        section |= {name: _opened(value) for name, value in record.fields.items()}
-        section["revision"] = record.revision
-        if record.damage:
-            section["damage"] = record.damage
+        section |= _shown(record)
+    if document.owed:
+        body["owed"] = [{"kind": record.kind, "key": list(record.key), **_shown(record)} for record in document.owed]
     body["writes"] = list(document.writes)
     return with_checksum(body)
 
@@ -100,10 +104,10 @@ def decoded(data: bytes, place: Place, revision: int) -> Document:
     for kind in place.family.kinds:
         depth = len(KINDS[kind].key) - len(parts)
         for within, raw in _leaves(body.get(_SECTIONS.get(kind, kind)), depth):
-            fields = {name: _closed(raw.get(name)) for name in schema.fields_of(KINDS[kind])}
             key = (*parts, *within)
-            records[kind, key] = Record(kind, key, fields, raw["revision"], raw.get("damage", ""))
-    return Document(own, revision, records, tuple(body["writes"]))
+            records[kind, key] = _record(kind, key, raw)
+    owed = tuple(_record(raw["kind"], tuple(raw["key"]), raw) for raw in body.get("owed", ()))
+    return Document(own, revision, records, tuple(body["writes"]), owed)
 
 
 def with_checksum(body: Json) -> bytes:
@@ -139,6 +143,16 @@ def _leaves(section: Any, depth: int) -> Iterable[tuple[tuple[str, ...], Json]]:
     for name, below in section.items():
         for within, raw in _leaves(below, depth - 1):
             yield (name, *within), raw
+
+
+def _shown(record: Record) -> Json:
+    damage = {"damage": record.damage} if record.damage else {}
+    return {name: _opened(value) for name, value in record.fields.items()} | {"revision": record.revision} | damage
+
+
+def _record(kind: str, key: tuple[str, ...], raw: Json) -> Record:
+    fields = {name: _closed(raw.get(name)) for name in schema.fields_of(KINDS[kind])}
+    return Record(kind, key, fields, raw["revision"], raw.get("damage", ""))
 
 
 def _opened(value: Value) -> Any:

@@ -18,6 +18,7 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import groupby
 from typing import TypeVar
 
@@ -43,9 +44,11 @@ Change = Callable[[Document], tuple[Sequence[Record], Sequence[Record]] | None]
 class Documents:
     """Safe to use from several threads; writes of one document take turns."""
 
-    def __init__(self, objects: Objects, clock: StoreClock) -> None:
+    def __init__(self, objects: Objects, clock: StoreClock, settle: Callable[[Sequence[Record]], None]) -> None:
+        """`settle` writes what a document still owes."""
         self._objects = objects
         self._clock = clock
+        self._settle = settle
         self._pool = ThreadPoolExecutor(_SIDE_BY_SIDE, "strandline-state")
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
@@ -56,7 +59,8 @@ class Documents:
         self._known.clear()
 
     def side_by_side(self, work: Callable[[A], B], on: Iterable[A]) -> list[B]:
-        return list(self._pool.map(work, on))
+        given = list(on)
+        return list(self._pool.map(work, given)) if len(given) > 1 else [work(each) for each in given]
 
     def folders(self, prefix: str, after: str = "") -> Iterator[tuple[Place, list[Entry]]]:
         """Every document in this folder and below with its revisions, oldest first. Strangers are passed by."""
@@ -78,15 +82,16 @@ class Documents:
         found = self.side_by_side(lambda each: self._newest(*each), folders)
         return [document for document in found if document.revision]
 
-    def write(self, place: Place, change: Change, *, new: bool = False) -> Document:
+    def write(self, place: Place, change: Change, *, owed: Sequence[Record] = (), new: bool = False) -> Document:
         """Write the next revision, on top of whatever others wrote meanwhile. `new`: probably there is none yet."""
         folder, mark = place.folder, secrets.token_hex(8)
         with self._lock_of(folder):
             known = self._known.get(folder)
-            base, fresh = known[1] if known else Document(place), False
+            base, fresh = (known[1] if known else Document(place)), False
             if known is None and not new:
                 base, fresh = self._load(place), True
             while True:
+                self._settle(base.owed)
                 try:
                     changed = change(base)
                 except ConflictError:
@@ -96,10 +101,21 @@ class Documents:
                     continue
                 if changed is None:
                     return base
-                written = base.next(*changed, mark)
+                written = base.next(*changed, owed, mark)
                 if self._create(written, mark):
                     return written
                 base, fresh = self._load(place), True
+
+    def settled(self, place: Place, owed: Sequence[Record]) -> None:
+        """This is written, and owed no more."""
+        with self._lock:
+            known = self._known.get(place.folder)
+            if owed and known and {_id(record) for record in known[1].owed} == {_id(record) for record in owed}:
+                self._known[place.folder] = (known[0], replace(known[1], owed=()))
+
+    def owed(self) -> list[tuple[Place, tuple[Record, ...]]]:
+        """What the documents seen so far still owe."""
+        return [(document.place, document.owed) for _, document in list(self._known.values()) if document.owed]
 
     def _create(self, document: Document, mark: str) -> bool:
         """Whether this is the revision after its base, and everybody will see it."""
@@ -195,6 +211,10 @@ class Documents:
     def _lock_of(self, folder: str) -> threading.Lock:
         with self._lock:
             return self._locks.setdefault(folder, threading.Lock())
+
+
+def _id(record: Record) -> tuple[str, tuple[str, ...]]:
+    return record.kind, record.key
 
 
 def _key(folder: str, revision: int) -> str:

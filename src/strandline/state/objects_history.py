@@ -38,9 +38,9 @@ class History:
             self._create(_open_runs(pipeline), name)
 
     def left(self, record: Record) -> None:
-        """To be called after a run was written: one that ended is open no more."""
+        """To be called after the record was written: a run that ended is open no more."""
         pipeline, name = record.fields["pipeline"], filed(record.key[0])
-        if isinstance(pipeline, str) and record.fields["status"] != Status.RUNNING:
+        if record.kind == "run" and isinstance(pipeline, str) and record.fields["status"] != Status.RUNNING:
             self._objects.delete([f"{_open_runs(pipeline)}/{name}"])
             with self._lock:
                 self._entered = {entry for entry in self._entered if not entry.endswith(f"/{name}")}

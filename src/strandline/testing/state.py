@@ -36,6 +36,8 @@ def keys(records: list[Record]) -> list[tuple[str, ...]]:
 
 
 class StateContract:
+    many = 1000  # records in one put; fewer where each is a request
+
     @pytest.fixture
     def connect(self) -> Connect:
         """To override: each call opens the same store, empty at first, once more."""
@@ -115,8 +117,8 @@ class StateContract:
         state.append([])
         state.delete([])
 
-    def test_a_thousand_records_at_once(self, state: State, other: State) -> None:
-        put = state.put([position(f"table_{number:04}", epoch=number) for number in range(1000)])
+    def test_many_records_at_once(self, state: State, other: State) -> None:
+        put = state.put([position(f"table_{number:04}", epoch=number) for number in range(self.many)])
         assert other.read("position") == put
         again = state.put([replace(record, fields={**record.fields, "status": "SKIPPED"}) for record in reversed(put)])
         assert {record.revision for record in again} == {2}
