@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psycopg
 import pytest
+from psycopg.rows import dict_row
 
 from strandline.core.errors import ConfigError
 from strandline.core.table import Table
@@ -27,6 +31,25 @@ class TestDeltaSink(SinkContract):
         def rows(table: Table) -> list[Row]:
             folder = tmp_path / "the lake" / Path(*table.target.split("."))
             return [row.asDict() for row in spark.read.format("delta").load(str(folder)).collect()]
+
+        return rows
+
+
+class TestPostgresSink(SinkContract):
+    keys_enforced = True
+
+    @pytest.fixture
+    def connect(self, pg_database: str, spark: SparkSession) -> Iterator[Connect]:
+        with psycopg.connect(pg_database, autocommit=True) as connection:
+            connection.execute("CREATE SCHEMA shop")
+        with ExitStack() as opened:
+            yield lambda: opened.enter_context(closing(open_sink(Endpoint.parse(pg_database), lambda: spark)))
+
+    @pytest.fixture
+    def read(self, pg_database: str) -> Read:
+        def rows(table: Table) -> list[Row]:
+            with psycopg.connect(pg_database, row_factory=dict_row) as connection:
+                return connection.execute(f"SELECT * FROM {table.target}").fetchall()
 
         return rows
 

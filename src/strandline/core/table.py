@@ -23,6 +23,7 @@ class Column:
     type: str  # the source's own words, e.g. "numeric(38,10)"
     nullable: bool = True
     cast: str = ""  # the type the config asks the database to cast it to; `type` is then that type
+    comment: str = ""
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class TableInfo:
     indexed: tuple[str, ...] = ()  # columns that lead an index
     estimated_rows: int | None = None
     kind: str = "table"  # "table", "view", "materialized view", "foreign table" or "query"
+    comment: str = ""
 
     def column(self, name: str) -> Column | None:
         return next((column for column in self.columns if column.name == name), None)
@@ -61,6 +63,8 @@ class Table:
     key: tuple[str, ...] = ()
     key_enforced: bool = False  # the source's database keeps the key unique and not null
     columns: tuple[Column, ...] = ()  # what is read, in order, before `transform`
+    family: str = ""  # whose words the types of `columns` are: a database's name for itself
+    comment: str = ""
     select: tuple[str, ...] = ()  # the column list the user gave; empty: all
     query: str | None = None
     where: str | None = None

@@ -13,6 +13,12 @@ def open_sink(endpoint: Endpoint, spark: Spark) -> Sink:
         from strandline.sinks.delta import DeltaSink
 
         return DeltaSink(endpoint, spark)
+    if endpoint.scheme == "postgresql":
+        from strandline.sinks.postgres import PostgresTarget
+        from strandline.sinks.sql import SqlSink
+
+        return SqlSink(endpoint, PostgresTarget(endpoint), spark)
     raise ConfigError(
-        f"{endpoint} cannot be a target", remedy="Write delta:FOLDER or delta:s3://bucket/prefix as the target."
+        f"{endpoint} cannot be a target",
+        remedy="Write delta:FOLDER, delta:s3://bucket/prefix, or a PostgreSQL or MySQL database as the target.",
     )

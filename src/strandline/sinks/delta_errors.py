@@ -37,13 +37,13 @@ def told(table: Table, changes: Changes | None = None, *, committing: bool = Fal
         raise
     except Exception as error:
         by_source = None if changes is None else changes.translate(error)
-        ours = by_source or _ours(error, committing=committing)
-        if ours is None:
+        found = by_source or ours(error, committing=committing)
+        if found is None:
             raise
-        raise ours.at(table.where_text) from error
+        raise found.at(table.where_text) from error
 
 
-def _ours(error: Exception, *, committing: bool) -> StrandlineError | None:
+def ours(error: Exception, *, committing: bool = False) -> StrandlineError | None:
     text = "\n".join(_said(error))
     if _CONFLICT.search(text):
         return TransientError("another writer changed the target at the same moment")

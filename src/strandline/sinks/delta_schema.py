@@ -67,7 +67,7 @@ def compare(incoming: StructType, target: StructType) -> Evolution:
             added.append(field)
         elif _same(field.dataType, held.dataType):
             continue
-        elif _widens(held.dataType, field.dataType):
+        elif widens(held.dataType, field.dataType):
             widened.append(StructField(held.name, field.dataType))
         else:
             was, now = held.dataType.simpleString(), field.dataType.simpleString()
@@ -96,8 +96,8 @@ def allow(table: Table, evolution: Evolution, *, replace: bool) -> None:
         )
 
 
-def check_columns(table: Table, schema: StructType) -> None:
-    """Refuse what Delta would mix up or drop: names that differ in case only, and columns without a type."""
+def check_columns(table: Table, schema: StructType, sink: str = "Delta") -> None:
+    """Refuse what a sink would mix up or drop: names that differ in case only, and columns without a type."""
     seen: dict[str, str] = {}
     for field in schema.fields:
         if "void" in field.dataType.simpleString():
@@ -110,7 +110,7 @@ def check_columns(table: Table, schema: StructType) -> None:
         twin = seen.setdefault(field.name.lower(), field.name)
         if twin != field.name or [other.name for other in schema.fields].count(field.name) > 1:
             raise SchemaError(
-                f'columns "{twin}" and "{field.name}" are one name to Delta',
+                f'columns "{twin}" and "{field.name}" are one name to {sink}',
                 where=table.where_text,
                 remedy="Leave one out with `columns:`, or rename it in `query:` or `transform:`.",
             )
@@ -137,7 +137,7 @@ def _same(one: DataType, other: DataType) -> bool:
     return one.simpleString() == other.simpleString()
 
 
-def _widens(old: DataType, new: DataType) -> bool:
+def widens(old: DataType, new: DataType) -> bool:
     """Whether every value of the old type is exactly one of the new, and Delta can read old files as the new."""
     kinds = (ByteType, ShortType, IntegerType, LongType)
     if isinstance(old, DecimalType) and isinstance(new, DecimalType):

@@ -14,11 +14,11 @@ from strandline.sources.mysql_session import MySqlSession
 
 _SYSTEM = "('mysql', 'sys', 'information_schema', 'performance_schema')"
 _RELATIONS = f"""
-SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, TABLE_ROWS FROM information_schema.TABLES
+SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_TYPE, TABLE_ROWS, TABLE_COMMENT FROM information_schema.TABLES
  WHERE TABLE_SCHEMA NOT IN {_SYSTEM} AND TABLE_TYPE IN ('BASE TABLE', 'VIEW', 'SYSTEM VERSIONED')
 """
 _COLUMNS = """
-SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, EXTRA FROM information_schema.COLUMNS
+SELECT TABLE_SCHEMA, TABLE_NAME, COLUMN_NAME, COLUMN_TYPE, IS_NULLABLE, COLUMN_COMMENT FROM information_schema.COLUMNS
  WHERE {where} ORDER BY TABLE_SCHEMA, TABLE_NAME, ORDINAL_POSITION
 """
 _INDEXES = """
@@ -77,8 +77,8 @@ class Catalog:
             return {}
         where = conditions(self.dialect, wanted)
         columns: dict[Name, list[Column]] = defaultdict(list)
-        for schema, table, name, type_text, nullable, _ in self.session.rows(_COLUMNS.format(where=where)):
-            columns[schema, table].append(Column(name, _text(type_text), nullable == "YES"))
+        for schema, table, name, type_text, nullable, comment in self.session.rows(_COLUMNS.format(where=where)):
+            columns[schema, table].append(Column(name, _text(type_text), nullable == "YES", comment=_text(comment)))
         indexes: dict[Name, dict[str, list[Any]]] = defaultdict(lambda: defaultdict(list))
         unique: dict[Name, set[str]] = defaultdict(set)
         for schema, table, index, non_unique, column in self.session.rows(_INDEXES.format(where=where)):
@@ -90,7 +90,7 @@ class Catalog:
     def _info(
         self, name: Name, columns: Sequence[Column], indexes: Mapping[str, list[Any]], unique: set[str]
     ) -> TableInfo:
-        _, _, kind, rows = self.relations[name]
+        _, _, kind, rows, comment = self.relations[name]
         filled = {column.name for column in columns if not column.nullable}
         keys = tuple(tuple(over) for index, over in indexes.items() if index in unique and filled.issuperset(over))
         leads = tuple(dict.fromkeys(over[0] for over in indexes.values() if over[0] is not None))
@@ -103,6 +103,7 @@ class Catalog:
             leads,
             None if view or rows is None else int(rows),
             "view" if view else "table",
+            "" if view else _text(comment),
         )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +39,12 @@ _MODES = {
     "verify_ca": "VERIFY_CA",
     "verify_identity": "VERIFY_IDENTITY",
 }
-_SQL_MODE = "STRICT_ALL_TABLES"  # a known mode: literals and quotes mean what the dialect thinks they mean
+SQL_MODE = "STRICT_ALL_TABLES"  # a known mode: literals and quotes mean what the dialect thinks they mean
 # Server gone, shutdown, too many connections, lock wait, deadlock, out of resources.
 _LOST = {1040, 1053, 1077, 1079, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055}
 _NO_TLS = 2026
 _JDBC_ERROR = re.compile(r"(?:com\.mysql\.cj\.\S+|java\.sql\.SQL\w*Exception): (.*)")
-_JDBC_LOST = re.compile(
+JDBC_LOST = re.compile(
     r"Communications link failure|connection .*(?:closed|refused|reset)|Too many connections|shutdown|Deadlock"
     r"|Lock wait timeout|Connection was killed|server has gone away|EOFException|connection was unexpectedly lost",
     re.IGNORECASE,
@@ -54,8 +54,14 @@ _JDBC_LOST = re.compile(
 class MySqlSession:
     """The planning connection, opened when first used and again after it was lost; threads take turns."""
 
+    role = "source"
+    program = "strandline reader"
+    options: tuple[str, ...] = _OPTIONS
+    sql_mode = SQL_MODE
+    client_flag = 0
+
     def __init__(self, endpoint: Endpoint) -> None:
-        check_options(endpoint)
+        check_options(endpoint, self.options)
         self.endpoint = endpoint
         self._lock = threading.Lock()
         self._connection: Connection[Any] | None = None
@@ -77,8 +83,9 @@ class MySqlSession:
                 charset="utf8mb4",
                 autocommit=True,
                 connect_timeout=int(end.options.get("connect_timeout", "10")),
-                init_command=f"SET time_zone = '+00:00', sql_mode = '{_SQL_MODE}'",
-                program_name="strandline reader",
+                init_command=f"SET time_zone = '+00:00', sql_mode = '{self.sql_mode}'",
+                program_name=self.program,
+                client_flag=self.client_flag,
                 **self._tls,
             )
         except pymysql.err.MySQLError as error:
@@ -86,17 +93,17 @@ class MySqlSession:
             if code == _NO_TLS and end.options.get("sslmode", "preferred") == "preferred":
                 self._tls = {"ssl_disabled": True}
                 return self.connect()
-            raise _refused(end, code, said) from None
+            raise _refused(end, code, said, self.role) from None
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         log.debug("%s", sql)
-        with self._lock, self._errors(), self._open().cursor() as cursor:
+        with self._lock, self.errors(), self._open().cursor() as cursor:
             cursor.execute(sql)
             return list(cursor.fetchall())
 
     def describe(self, sql: str) -> tuple[Column, ...]:
         """The columns a statement yields, as the server describes them."""
-        with self._lock, self._errors(), self._open().cursor() as cursor:
+        with self._lock, self.errors(), self._open().cursor() as cursor:
             cursor.execute(sql)
             fields = cursor._result.fields if cursor._result else []
             return tuple(Column(field.name, _type_text(field)) for field in fields)
@@ -112,8 +119,13 @@ class MySqlSession:
             self._connection = self.connect()
         return self._connection
 
+    def fault(self, _code: int, said: str, /) -> StrandlineError:
+        """What an error of a statement means that another try would not cure."""
+        return _fault(said)
+
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def errors(self, connection: Connection[Any] | None = None) -> Iterator[None]:
+        """Raise what the driver raises as one of ours; without a connection, the planning one is meant."""
         try:
             import pymysql
         except ImportError:
@@ -122,19 +134,20 @@ class MySqlSession:
             yield
         except pymysql.err.MySQLError as error:
             code, said = _said(error)
-            if code in _LOST or self._connection is None or not self._connection.open:
+            used = connection or self._connection
+            if code in _LOST or used is None or not used.open:
                 raise TransientError(f"{self.endpoint}: {said}") from error
-            raise _fault(said) from error
+            raise self.fault(code, said) from error
 
 
-def check_options(endpoint: Endpoint) -> None:
-    unknown = next((option for option in endpoint.options if option not in _OPTIONS), None)
+def check_options(endpoint: Endpoint, known: Sequence[str]) -> None:
+    unknown = next((option for option in endpoint.options if option not in known), None)
     if unknown is not None:
-        raise ConfigError(f'{endpoint}: unknown option "{unknown}"', remedy=nearest(unknown, _OPTIONS))
-    for option, known in (("sslmode", tuple(_MODES)), ("zero_dates", ("refuse", "null"))):
-        value = endpoint.options.get(option, known[0])
-        if value not in known:
-            raise ConfigError(f"{endpoint}: {option} is one of {', '.join(known)}")
+        raise ConfigError(f'{endpoint}: unknown option "{unknown}"', remedy=nearest(unknown, known))
+    for option, values in (("sslmode", tuple(_MODES)), ("zero_dates", ("refuse", "null"))):
+        value = endpoint.options.get(option, values[0])
+        if value not in values:
+            raise ConfigError(f"{endpoint}: {option} is one of {', '.join(values)}")
 
 
 def _tls(endpoint: Endpoint) -> dict[str, Any]:
@@ -167,7 +180,7 @@ def reader(endpoint: Endpoint) -> Reader:
         "fetchsize": "-2147483648",
         "connectionTimeZone": "UTC",
         "forceConnectionTimeZoneToSession": "true",
-        "sessionVariables": f"sql_mode='{_SQL_MODE}'",
+        "sessionVariables": f"sql_mode='{SQL_MODE}'",
         "connectionAttributes": "program_name:strandline reader",
         "characterEncoding": "UTF-8",
         "tinyInt1isBit": "false",
@@ -191,7 +204,7 @@ def translate(text: str) -> StrandlineError | None:
     if found is None:
         return None
     said = found[1].strip()
-    if _JDBC_LOST.search(said):
+    if JDBC_LOST.search(said):
         return TransientError(f"the source's connection failed: {said}")
     return _fault(said)
 
@@ -205,16 +218,16 @@ def _fault(said: str) -> SourceError:
     return SourceError(said, remedy=remedy)
 
 
-def _refused(endpoint: Endpoint, code: int, said: str) -> ConnectError:
+def _refused(endpoint: Endpoint, code: int, said: str, role: str) -> ConnectError:
     said = said.replace(endpoint.password, "…") if endpoint.password else said
     text, remedy = said, "Check that the server runs and that host and port are right"
     if code == 1044:
         text = f'"{endpoint.user}" may not use the database "{endpoint.path}"'
-        remedy = "GRANT SELECT on its tables to the source's user"
+        remedy = f"GRANT access to it to the {role}'s user"
     elif code in (1045, 1698):
-        text, remedy = f'login as "{endpoint.user}" was refused', "Check user and password of the source"
+        text, remedy = f'login as "{endpoint.user}" was refused', f"Check user and password of the {role}"
     elif code == 1049:
-        remedy = "Check the name at the end of the source's URL"
+        remedy = f"Check the name at the end of the {role}'s URL"
     return ConnectError(f"{endpoint}: {text}", remedy=remedy)
 
 

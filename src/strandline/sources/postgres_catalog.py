@@ -14,7 +14,7 @@ _KINDS = {"r": "table", "p": "table", "v": "view", "m": "materialized view", "f"
 
 _RELATIONS = """
 SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text, c.reltuples::bigint,
-       array_position(current_schemas(false), n.nspname)
+       array_position(current_schemas(false), n.nspname), obj_description(c.oid, 'pg_class')
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname <> 'information_schema' AND n.nspname !~ '^pg_'
 """
@@ -24,7 +24,8 @@ _COLUMNS = """
 SELECT a.attrelid::bigint, a.attname,
        CASE WHEN y.typtype = 'd' THEN format_type(y.typbasetype, y.typtypmod)
             ELSE format_type(a.atttypid, a.atttypmod) END,
-       NOT (a.attnotnull OR (y.typtype = 'd' AND y.typnotnull)), a.attnum
+       NOT (a.attnotnull OR (y.typtype = 'd' AND y.typnotnull)), a.attnum,
+       col_description(a.attrelid, a.attnum)
   FROM pg_attribute a JOIN pg_type y ON y.oid = a.atttypid
  WHERE a.attrelid = ANY(ARRAY[{oids}]::oid[]) AND a.attnum > 0 AND NOT a.attisdropped
  ORDER BY a.attrelid, a.attnum
@@ -88,8 +89,8 @@ class Catalog:
         if not listed:
             return {}
         columns: dict[int, dict[int, Column]] = defaultdict(dict)
-        for oid, name, type_name, nullable, number in self.session.rows(_COLUMNS.format(oids=listed)):
-            columns[oid][number] = Column(name, type_name, nullable)
+        for oid, name, type_name, nullable, number, comment in self.session.rows(_COLUMNS.format(oids=listed)):
+            columns[oid][number] = Column(name, type_name, nullable, comment=comment or "")
         keys: dict[int, list[tuple[str, ...]]] = defaultdict(list)
         leads: dict[int, list[str]] = defaultdict(list)
         for oid, numbers, width, _primary, unique, complete in self.session.rows(_INDEXES.format(oids=listed)):
@@ -108,8 +109,9 @@ class Catalog:
                 tuple(dict.fromkeys(leads[oid])),
                 rows if rows >= 0 and kind in "rm" else None,
                 _KINDS[kind],
+                comment or "",
             )
-            for oid, schema, name, kind, rows, _ in self.relations
+            for oid, schema, name, kind, rows, _, comment in self.relations
             if oid in columns
         }
 

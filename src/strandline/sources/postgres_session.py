@@ -25,12 +25,10 @@ READER = "strandline reader"
 """Application name of sessions that only ever read; the barrier leaves them out."""
 _TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword")
 _OPTIONS = (*_TLS, "connect_timeout", "schema")
-_SETTINGS = (
-    "SET TIME ZONE 'UTC'; SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres'; SET extra_float_digits = 3"
-)
+SETTINGS = "SET TIME ZONE 'UTC'; SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres'; SET extra_float_digits = 3"
 _LOST = ("08", "57P", "53", "40", "55P03")  # connection, shutdown, resources, rollback, lock: worth another try
 _JDBC_ERROR = re.compile(r"org\.postgresql\.util\.PSQLException: (?:ERROR: |FATAL: )?(.*)")
-_JDBC_LOST = re.compile(
+JDBC_LOST = re.compile(
     r"connection attempt failed|I/O error|Connection (?:to .*)?refused|terminating connection|has been closed"
     r"|recovery|shutting down|starting up|too many (?:clients|connections)|deadlock|could not serialize"
     r"|unexpectedly|connection reset|SocketTimeout|conflict with recovery",
@@ -41,22 +39,27 @@ _JDBC_LOST = re.compile(
 class PostgresSession:
     """The planning connection, opened when first used and again after it was lost; threads take turns."""
 
+    role = "source"
+    application = READER
+    options: tuple[str, ...] = _OPTIONS
+    settings = f"{SETTINGS}; SET default_transaction_read_only = on"
+
     def __init__(self, endpoint: Endpoint) -> None:
-        unknown = next((option for option in endpoint.options if option not in _OPTIONS), None)
+        unknown = next((option for option in endpoint.options if option not in self.options), None)
         if unknown is not None:
-            raise ConfigError(f'{endpoint}: unknown option "{unknown}"', remedy=nearest(unknown, _OPTIONS))
+            raise ConfigError(f'{endpoint}: unknown option "{unknown}"', remedy=nearest(unknown, self.options))
         self.endpoint = endpoint
         self._lock = threading.Lock()
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         log.debug("%s", sql)
-        with self._lock, self._errors():
+        with self._lock, self.errors():
             return self._open().execute(sql.encode()).fetchall()
 
     def describe(self, sql: str) -> list[tuple[str, int, int]]:
         """Name, type oid and type modifier of each column a statement yields."""
-        with self._lock, self._errors():
+        with self._lock, self.errors():
             result = self._open().execute(sql.encode()).pgresult
             if result is None:
                 raise SourceError("the statement yields no rows")
@@ -71,11 +74,42 @@ class PostgresSession:
 
     def _open(self) -> psycopg.Connection[tuple[Any, ...]]:
         if self._connection is None or self._connection.closed:
-            self._connection = connect(self.endpoint)
+            self._connection = self.connect()
         return self._connection
 
+    def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
+        """A new connection: autocommit, in UTC. The planning connection is one of these."""
+        import psycopg
+
+        end = self.endpoint
+        tls: dict[str, Any] = {name: end.options[name] for name in _TLS if name in end.options}
+        try:
+            connection = psycopg.connect(
+                host=end.host or "localhost",
+                port=end.port or 5432,
+                dbname=end.path or end.user,
+                user=end.user or None,
+                password=end.password or None,
+                application_name=self.application,
+                connect_timeout=int(end.options.get("connect_timeout", "10")),
+                autocommit=True,
+                prepare_threshold=None,
+                **tls,
+            )
+        except psycopg.Error as error:
+            raise _refused(end, str(error), self.role) from None
+        connection.execute(self.settings.encode())
+        if schema := end.options.get("schema"):
+            connection.execute(psycopg.sql.SQL("SET search_path = {}").format(psycopg.sql.Identifier(schema)))
+        return connection
+
+    def fault(self, _state: str, said: str, /) -> StrandlineError:
+        """What an error of a statement means that another try would not cure."""
+        return _fault(said)
+
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def errors(self, connection: psycopg.Connection[tuple[Any, ...]] | None = None) -> Iterator[None]:
+        """Raise what the driver raises as one of ours; without a connection, the planning one is meant."""
         try:
             import psycopg
         except ImportError:
@@ -87,34 +121,10 @@ class PostgresSession:
         except psycopg.Error as error:
             state = error.sqlstate or ""
             text = _first_line(str(error))
-            if self._connection is None or self._connection.closed or state.startswith(_LOST):
+            used = connection or self._connection
+            if used is None or used.closed or state.startswith(_LOST):
                 raise TransientError(f"{self.endpoint}: {text}") from error
-            raise _fault(text) from error
-
-
-def connect(endpoint: Endpoint) -> psycopg.Connection[tuple[Any, ...]]:
-    import psycopg
-
-    tls: dict[str, Any] = {name: endpoint.options[name] for name in _TLS if name in endpoint.options}
-    try:
-        connection = psycopg.connect(
-            host=endpoint.host or "localhost",
-            port=endpoint.port or 5432,
-            dbname=endpoint.path or endpoint.user,
-            user=endpoint.user or None,
-            password=endpoint.password or None,
-            application_name=READER,
-            connect_timeout=int(endpoint.options.get("connect_timeout", "10")),
-            autocommit=True,
-            prepare_threshold=None,
-            **tls,
-        )
-    except psycopg.Error as error:
-        raise _refused(endpoint, str(error)) from None
-    connection.execute((_SETTINGS + "; SET default_transaction_read_only = on").encode())
-    if schema := endpoint.options.get("schema"):
-        connection.execute(psycopg.sql.SQL("SET search_path = {}").format(psycopg.sql.Identifier(schema)))
-    return connection
+            raise self.fault(state, text) from error
 
 
 def reader(endpoint: Endpoint) -> Reader:
@@ -130,7 +140,7 @@ def reader(endpoint: Endpoint) -> Reader:
         "prepareThreshold": "-1",
         "binaryTransferDisable": "1082",  # date: the driver puts days before 1582 into another calendar
         "preferTimestampNTZ": "true",
-        "sessionInitStatement": _SETTINGS,
+        "sessionInitStatement": SETTINGS,
         "pushDownPredicate": "false",
         "pushDownAggregate": "false",
         "pushDownLimit": "false",
@@ -148,7 +158,7 @@ def translate(text: str) -> StrandlineError | None:
     if found is None:
         return None
     said = found[1].strip()
-    if _JDBC_LOST.search(said):
+    if JDBC_LOST.search(said):
         return TransientError(f"the source's connection failed: {said}")
     return _fault(said)
 
@@ -168,17 +178,17 @@ def _fault(said: str) -> SourceError:
     return SourceError(said, remedy=remedy)
 
 
-def _refused(endpoint: Endpoint, said: str) -> ConnectError:
+def _refused(endpoint: Endpoint, said: str, role: str) -> ConnectError:
     said = said.replace(endpoint.password, "…") if endpoint.password else said
     text = _first_line(said)
     remedy = "Check that the server runs and that host and port are right"
     if "password authentication failed" in said or "no password supplied" in said:
-        text, remedy = f'login as "{endpoint.user}" was refused', "Check user and password of the source"
+        text, remedy = f'login as "{endpoint.user}" was refused', f"Check user and password of the {role}"
     elif "does not exist" in said:
         text = text[text.find("FATAL") + 6 :].strip() if "FATAL" in text else text
-        remedy = "Check the name at the end of the source's URL"
+        remedy = f"Check the name at the end of the {role}'s URL"
     elif "pg_hba.conf" in said or "SSL" in said:
-        remedy = "Check the server's pg_hba.conf and the source's sslmode"
+        remedy = f"Check the server's pg_hba.conf and the {role}'s sslmode"
     return ConnectError(f"{endpoint}: {text}", remedy=remedy)
 
 

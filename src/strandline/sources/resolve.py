@@ -38,6 +38,7 @@ def resolve(source: DatabaseSource, table: Table, info: TableInfo, zone: str | N
         raise error.at(table.where_text) from None
     enforced = bool(key) and any(set(unique) <= set(key) for unique in info.unique)
     settled = replace(table, cursor=cursor, key=key, key_enforced=enforced, columns=columns)
+    settled = replace(settled, family=source.dialect.name, comment=info.comment)
     return settled, _warnings(source, settled, info)
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from strandline.core.compare import Comparison, Cut, Key, Line, Reach, Sum
 from strandline.core.table import Mode
 from strandline.core.window import Part
 from strandline.sources.dialect import Dialect, column_of, in_part, within
 
-if TYPE_CHECKING:
-    from strandline.sources.database import Session
+
+class Session(Protocol):
+    def rows(self, sql: str) -> list[tuple[Any, ...]]: ...
 
 
 class DatabaseSide:

@@ -100,6 +100,9 @@ def names(rows: list[Row]) -> dict[int, str | None]:
 
 
 class SinkContract:
+    keys_enforced = False
+    """To override: the target itself keeps the key of a merged table unique."""
+
     @pytest.fixture
     def connect(self) -> Connect:
         """To override: each call opens the same target, empty at first, once more."""
@@ -336,8 +339,9 @@ class SinkContract:
     def test_a_repair_makes_its_part_equal_past_newer_rows_and_leaves_the_rest(self, sink: Sink, read: Read) -> None:
         rows = [(1, "right", at(0)), (2, "newer", at(9)), (4, "extra", at(0)), (5, "twice", at(0)), (50, "far", at(0))]
         sink.apply(orders(), batch(1), RowChanges(rows), how=How.FRESH)
-        sink.apply(orders(), batch(2), RowChanges([(5, "twice", at(0))]), how=How.FRESH)
-        assert ids(read(orders())) == [1, 2, 4, 5, 5, 50]
+        if not self.keys_enforced:
+            sink.apply(orders(), batch(2), RowChanges([(5, "twice", at(0))]), how=How.FRESH)
+            assert ids(read(orders())) == [1, 2, 4, 5, 5, 50]
         given = RowChanges([(1, "right", at(0)), (2, "older", at(1)), (3, "missing", at(0)), (5, "twice", at(0))])
         part = KeyRange("id", None, 10)
         applied = sink.apply(orders(), batch(3), given, how=How.REPAIR, repair=Repair(part))

@@ -1,0 +1,228 @@
+"""PostgreSQL as a target: its sessions, its catalog, and what its errors mean. The statements are `postgres_target`."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from strandline.core.errors import CommitUnknownError, StrandlineError, TargetError, TransientError
+from strandline.core.table import Column
+from strandline.sinks.postgres_target import PostgresTargetDialect
+from strandline.sinks.sql_dialect import STAGE, Held, Place, Writer, no_schema
+from strandline.sources import postgres_session
+from strandline.sources.postgres_session import PostgresSession, reader
+
+if TYPE_CHECKING:
+    import psycopg
+
+log = logging.getLogger(__name__)
+WRITER = "strandline writer"
+_KINDS = {"r": "table", "p": "table", "v": "view", "m": "materialized view", "f": "foreign table"}
+_COLUMNS = """
+SELECT a.attname,
+       CASE WHEN y.typtype = 'd' THEN format_type(y.typbasetype, y.typtypmod)
+            ELSE format_type(a.atttypid, a.atttypmod) END,
+       NOT a.attnotnull, col_description(a.attrelid, a.attnum), a.attgenerated <> '', a.attidentity = 'a', a.atthasdef,
+       coalesce((SELECT c.collname FROM pg_collation c WHERE c.oid = a.attcollation AND NOT c.collisdeterministic), '')
+  FROM pg_attribute a JOIN pg_type y ON y.oid = a.atttypid
+ WHERE a.attrelid = {oid} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
+"""
+_UNIQUE = """
+SELECT array_agg(a.attname::text)
+  FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey[0:i.indnkeyatts - 1])
+ WHERE i.indrelid = {oid} AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
+ GROUP BY i.indexrelid
+"""
+_FULL = "53100"
+_CANCELLED = "57014"
+_DENIED = "42501"
+_JDBC = re.compile(
+    r"(?:was aborted: |PSQLException: )(?:ERROR: |FATAL: )?(.*?)(?:  Call getNextException.*)?$", re.MULTILINE
+)
+
+
+@dataclass
+class PostgresTransaction:
+    """One connection that commits when told."""
+
+    session: PostgresTarget
+    connection: psycopg.Connection[tuple[Any, ...]]
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        log.debug("%s", sql)
+        with self.session.errors(self.connection):
+            return self.connection.execute(sql.encode()).fetchall()
+
+    def run(self, sql: str) -> int:
+        log.debug("%s", sql)
+        with self.session.errors(self.connection):
+            return self.connection.execute(sql.encode()).rowcount
+
+    def cancel(self) -> None:
+        self.connection.cancel()
+
+
+class PostgresTarget(PostgresSession):
+    role = "target"
+    application = WRITER
+    options = (*PostgresSession.options, "create")
+    settings = postgres_session.SETTINGS
+
+    @cached_property
+    def dialect(self) -> PostgresTargetDialect:
+        ((version,),) = self.rows("SELECT current_setting('server_version_num')::int / 10000")
+        return PostgresTargetDialect(version)
+
+    @cached_property
+    def schema(self) -> str:
+        if given := self.endpoint.options.get("schema"):
+            return given
+        ((found,),) = self.rows("SELECT coalesce(current_schema(), 'public')")
+        return str(found)
+
+    @cached_property
+    def writer(self) -> Writer:
+        """Texts go without a type, so that the staging table's columns say what they are."""
+        given = reader(self.endpoint)
+        left_out = ("readOnly", "fetchsize", "sessionInitStatement", "preferTimestampNTZ", "binaryTransferDisable")
+        kept = {name: value for name, value in given.properties.items() if name not in left_out}
+        kept = {name: value for name, value in kept.items() if not name.startswith("pushDown")}
+        spelled = {
+            **{name: value for name, value in kept.items() if not name.islower()},
+            "ApplicationName": WRITER,
+            "reWriteBatchedInserts": "true",
+            "stringtype": "unspecified",
+        }
+        url = f"{given.url}?" + "&".join(f"{name}={quote(value, '')}" for name, value in spelled.items())
+        plain = {name: value for name, value in kept.items() if name.islower()}
+        return Writer(url, {**plain, "batchsize": "10000", "isolationLevel": "READ_COMMITTED"}, translate)
+
+    def identity(self) -> str:
+        return self._identity
+
+    @cached_property
+    def _identity(self) -> str:
+        system, database = self.rows("SELECT system_identifier, current_database() FROM pg_control_system()")[0]
+        return f"postgresql:{system}/{database}"
+
+    def run(self, sql: str) -> int:
+        log.debug("%s", sql)
+        with self._lock, self.errors():
+            return self._open().execute(sql.encode()).rowcount
+
+    @contextmanager
+    def transaction(self) -> Iterator[PostgresTransaction]:
+        import psycopg
+
+        connection = self.connect()
+        try:
+            connection.autocommit = False
+            yield PostgresTransaction(self, connection)
+            try:
+                connection.commit()
+            except psycopg.Error as error:
+                if connection.closed:
+                    said = f"the connection to {self.endpoint} was lost while it committed"
+                    raise CommitUnknownError(said) from error
+                with self.errors(connection):
+                    raise
+        finally:
+            connection.close()
+
+    @contextmanager
+    def snapshot(self) -> Iterator[PostgresTransaction]:
+        connection = self.connect()
+        try:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            yield PostgresTransaction(self, connection)
+        finally:
+            connection.close()
+
+    def made(self, place: Place, names: Sequence[str]) -> dict[str, str]:
+        string = self.dialect.string
+        listed = ", ".join(string(name) for name in names)
+        found = self.rows(
+            "SELECT c.relname, c.oid::text FROM pg_namespace n LEFT JOIN pg_class c ON c.relnamespace = n.oid "
+            f"AND c.relname IN ({listed}) AND c.relkind IN ('r', 'p', 'v', 'm', 'f') "
+            f"WHERE n.nspname = {string(place.schema)}"
+        )
+        if not found:
+            raise no_schema("schema", place.schema, f"CREATE SCHEMA {self.dialect.quote(place.schema)}")
+        return {name: oid for name, oid in found if name is not None}
+
+    def find(self, place: Place) -> Held | None:
+        name = self.dialect.string(self.dialect.place(place))
+        found = self.rows(
+            "SELECT c.oid::bigint, c.relkind::text, EXISTS (SELECT 1 FROM pg_trigger g WHERE g.tgrelid = c.oid AND "
+            f"NOT g.tgisinternal) FROM pg_class c WHERE c.oid = to_regclass({name})"
+        )
+        if not found:
+            return None
+        oid, kind, triggers = found[0]
+        columns = self.rows(_COLUMNS.format(oid=oid))
+        return Held(
+            place,
+            tuple(Column(name, kind, nullable, comment=comment or "") for name, kind, nullable, comment, *_ in columns),
+            tuple(frozenset(names) for (names,) in self.rows(_UNIQUE.format(oid=oid))),
+            _KINDS.get(kind, "relation of another kind"),
+            generated=frozenset(row[0] for row in columns if row[4]),
+            numbered=frozenset(row[0] for row in columns if row[5]),
+            defaulted=frozenset(row[0] for row in columns if row[6]),
+            loose={row[0]: row[7] for row in columns if row[7]},
+            triggers=triggers,
+        )
+
+    def knows(self, type_text: str) -> bool:
+        ((found,),) = self.rows(f"SELECT to_regtype({self.dialect.string(type_text)}) IS NOT NULL")
+        return bool(found)
+
+    def left(self, place: Place) -> dict[str, str]:
+        found = self.rows(
+            "SELECT c.relname, coalesce(obj_description(c.oid, 'pg_class'), '') FROM pg_class c "
+            "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' "
+            f"AND n.nspname = {self.dialect.string(place.schema)} AND starts_with(c.relname, '{STAGE}')"
+        )
+        return dict(found)
+
+    def drop(self, place: Place) -> bool:
+        try:
+            with self.transaction() as session:
+                session.run("SET LOCAL lock_timeout = '1s'")
+                session.run(f"DROP TABLE IF EXISTS {self.dialect.place(place)}")
+        except StrandlineError as error:
+            log.warning("%s could not be dropped: %s", place, error)
+            return False
+        return True
+
+    def fault(self, state: str, said: str, /) -> StrandlineError:
+        return _fault(state, said)
+
+
+def translate(text: str) -> StrandlineError | None:
+    """What the driver said, from the text of Spark's error; None: the driver said nothing."""
+    found = _JDBC.search(text)
+    if found is None:
+        return None
+    said = found[1].strip()
+    if postgres_session.JDBC_LOST.search(said):
+        return TransientError(f"the target's connection failed: {said}")
+    return _fault("", said)
+
+
+def _fault(state: str, said: str) -> StrandlineError:
+    if state == _FULL or "No space left on device" in said:
+        return TargetError("the target's disk is full", why=said, remedy="Free some space. Nothing was committed.")
+    if state == _CANCELLED:
+        return TransientError(f"the target gave up a statement: {said}")
+    remedy = ""
+    if state == _DENIED or "permission denied" in said:
+        remedy = "The target's user must own its tables, and may CREATE in their schema."
+    elif "out of range" in said or "too long" in said:
+        remedy = "Widen the column in the target, or cast it in `query:` or `transform:`."
+    return TargetError(said, remedy=remedy)

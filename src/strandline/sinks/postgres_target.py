@@ -1,0 +1,183 @@
+"""PostgreSQL as a target, in text: types, staging, merge. From version 17 on a merge is one MERGE that counts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from strandline.core.errors import SourceError
+from strandline.core.table import Column
+from strandline.sinks.delta_rows import literal as spark_literal
+from strandline.sinks.delta_rows import quoted as spark_quoted
+from strandline.sinks.sql_dialect import Field, Place, Step
+from strandline.sources.dialect import REFUSED
+from strandline.sources.postgres_dialect import PostgresDialect
+
+_TYPES = {
+    "boolean": "boolean",
+    "tinyint": "smallint",
+    "smallint": "smallint",
+    "int": "integer",
+    "bigint": "bigint",
+    "float": "real",
+    "double": "double precision",
+    "string": "text",
+    "binary": "bytea",
+    "date": "date",
+    "timestamp": "timestamp with time zone",
+    "timestamp_ntz": "timestamp without time zone",
+}
+_TIMES = ("date", "timestamp", "timestamp_ntz")
+_NO_EQUALITY = re.compile(r"(json|xml|point|polygon|box|line|lseg|path|circle)(\[\])?")
+_ROUNDS = re.compile(r"(timestamp|time|interval)\S*\([0-5]\).*")
+
+
+class PostgresTargetDialect(PostgresDialect):
+    transactional_ddl = True
+    now = "now()"
+    stamp = "timestamptz"
+    exact_text = 'COLLATE "C"'
+
+    def __init__(self, version: int = 17) -> None:
+        """`version`: the server's, as in 17.2."""
+        self.version = version
+
+    def fold(self, name: str) -> str:
+        return name
+
+    def fits_name(self, name: str) -> bool:
+        return len(name.encode()) <= 63
+
+    def place(self, place: Place) -> str:
+        return f"{self.quote(place.schema)}.{self.quote(place.table)}"
+
+    def name_type(self, length: int) -> str:
+        return f'varchar({length}) COLLATE "C"'
+
+    def sql_type(self, field: Field) -> str | None:
+        spark = field.spark
+        if spark.startswith("decimal("):
+            return f"numeric{spark.removeprefix('decimal')}"
+        if spark.startswith("array<"):
+            element = self.sql_type(Field(spark[6:-1]))
+            return None if element is None or element.endswith("]") else f"{element}[]"
+        return _TYPES.get(spark)
+
+    def own(self, field: Field) -> str | None:
+        return field.source
+
+    def takes(self, held: str, spark: str) -> bool:
+        if held == "numeric" and spark.startswith("decimal("):
+            return True
+        if _ROUNDS.fullmatch(held) or held.startswith("character("):  # pads
+            return False
+        try:
+            return self.carry(Column("", held)).spark.lower() == spark
+        except SourceError:
+            return False
+
+    def staged(self, name: str, spark: str) -> str:
+        """Times travel as text: no driver's zone or calendar touches them. A text with NUL is refused by name."""
+        value = spark_quoted(name)
+        if spark in _TIMES:
+            return f"CAST({value} AS STRING)"
+        if spark != "string":
+            return value
+        refused = spark_literal(f"{REFUSED} column {name} with a NUL character")
+        return f"CASE WHEN contains({value}, '\\u0000') THEN raise_error({refused}) ELSE {value} END"
+
+    def create(self, place: Place, columns: Sequence[Column], key: Sequence[str], comment: str) -> list[str]:
+        lines = [
+            f"{self.quote(column.name)} {column.type}{'' if column.nullable else ' NOT NULL'}" for column in columns
+        ]
+        if key:
+            lines.append(f"PRIMARY KEY ({', '.join(self.quote(name) for name in key)})")
+        table = self.place(place)
+        made = [f"CREATE TABLE IF NOT EXISTS {table} (\n  " + ",\n  ".join(lines) + ")"]
+        if comment:
+            made.append(f"COMMENT ON TABLE {table} IS {self.string(comment)}")
+        return made + self._comments(table, columns)
+
+    def create_stage(self, place: Place, columns: Sequence[tuple[str, str]], comment: str) -> list[str]:
+        listed = ", ".join(f"{name} {kind}" for name, kind in columns)
+        table = self.place(place)
+        return [
+            f"CREATE UNLOGGED TABLE {table} ({listed}, part integer, tag text DEFAULT pg_current_xact_id()::text) "
+            "WITH (autovacuum_enabled = off)",
+            f"COMMENT ON TABLE {table} IS {self.string(comment)}",
+        ]
+
+    def add(self, place: Place, columns: Sequence[Column]) -> list[str]:
+        listed = ", ".join(f"ADD COLUMN IF NOT EXISTS {self.quote(column.name)} {column.type}" for column in columns)
+        return [f"ALTER TABLE {self.place(place)} {listed}", *self._comments(self.place(place), columns)]
+
+    def retype(self, place: Place, columns: Sequence[Column], *, empty: bool = False) -> list[str]:
+        using = " USING NULL" if empty else ""
+        listed = ", ".join(f"ALTER COLUMN {self.quote(column.name)} TYPE {column.type}{using}" for column in columns)
+        return [f"ALTER TABLE {self.place(place)} {listed}"]
+
+    def unless_there(self, into: str, values: str) -> str:
+        return f"INSERT INTO {into} VALUES ({values}) ON CONFLICT DO NOTHING"
+
+    def last_first(self, value: str) -> str:
+        return f"{value} DESC NULLS LAST"
+
+    def row_text(self, columns: Sequence[str]) -> str:
+        return f"md5(ROW({', '.join(columns)})::text)"
+
+    def distinct(self, columns: Sequence[str]) -> str:
+        return f"count(DISTINCT ({', '.join(columns)}))"
+
+    def differs(self, pairs: Sequence[tuple[str, str, str]]) -> str:
+        def text(value: str, kind: str) -> str:
+            return f"{value}::text" if _NO_EQUALITY.fullmatch(kind) else value
+
+        listed = [f"{text(one, kind)} IS DISTINCT FROM {text(other, kind)}" for one, other, kind in pairs]
+        return f"({' OR '.join(listed)})"
+
+    def same(self, one: str, other: str) -> str:
+        return f"{one} IS NOT DISTINCT FROM {other}"
+
+    def update(self, target: str, sets: Sequence[tuple[str, str]], rows: str, on: str) -> str:
+        listed = ", ".join(f"{name} = {value}" for name, value in sets)
+        return f"UPDATE {target} AS t SET {listed} FROM {rows} AS s WHERE {on}"
+
+    def delete(self, target: str, rows: str, on: str) -> str:
+        return f"DELETE FROM {target} AS t USING {rows} AS s WHERE {on}"
+
+    def delete_where(self, target: str, where: str) -> str:
+        return f"DELETE FROM {target} AS t WHERE {where}"
+
+    def insert(self, target: str, columns: Sequence[str], select: str, *, numbered: bool) -> str:
+        return f"INSERT INTO {target} ({', '.join(columns)}){' OVERRIDING SYSTEM VALUE' if numbered else ''} {select}"
+
+    def merge(
+        self, target: str, columns: Sequence[tuple[str, str]], sets: Sequence[tuple[str, str]], rows: str, on: str,
+        newer: str, gone: str, *, numbered: bool,
+    ) -> Step | None:  # fmt: skip
+        if self.version < 17:
+            return None
+        alive = f" AND ({gone}) IS NOT TRUE" if gone else ""
+        clauses = [f"WHEN MATCHED AND {gone} AND {newer} THEN DELETE"] if gone else []
+        if sets:
+            listed = ", ".join(f"{name} = {value}" for name, value in sets)
+            clauses.append(f"WHEN MATCHED{alive} AND {newer} THEN UPDATE SET {listed}")
+        override = " OVERRIDING SYSTEM VALUE" if numbered else ""
+        names, values = ", ".join(name for name, _ in columns), ", ".join(f"s.{staged}" for _, staged in columns)
+        clauses.append(f"WHEN NOT MATCHED{alive} THEN INSERT ({names}){override} VALUES ({values})")
+        counts = ", ".join(f"count(*) FILTER (WHERE act = '{act}')" for act in ("INSERT", "UPDATE", "DELETE"))
+        return Step(
+            f"WITH done AS (MERGE INTO {target} AS t USING {rows} AS s ON {on}\n" + "\n".join(clauses) + "\n"
+            f"RETURNING merge_action() AS act) SELECT {counts} FROM done",
+            ("inserted", "updated", "deleted"),
+        )
+
+    def analyze(self, place: Place) -> str:
+        return f"ANALYZE {self.place(place)}"
+
+    def _comments(self, table: str, columns: Sequence[Column]) -> list[str]:
+        return [
+            f"COMMENT ON COLUMN {table}.{self.quote(column.name)} IS {self.string(column.comment)}"
+            for column in columns
+            if column.comment
+        ]

@@ -1,0 +1,163 @@
+"""Databases as targets: each batch in one transaction that moves the ledger first and then the rows.
+
+Owns whose a target is, and when a batch is applied, refused or already there. How a database is spoken to is its own
+file's business; a batch's way into it is `sql_write`. Looking needs no Spark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from strandline.core.batch import Applied, Batch, How, Receipt
+from strandline.core.compare import Comparison, Form
+from strandline.core.errors import ConfigError, StrandlineError, TargetError
+from strandline.core.protocols import Changes, Spark
+from strandline.core.table import Mode, Table
+from strandline.core.window import Repair
+from strandline.endpoint import Endpoint
+from strandline.sinks.sql_dialect import LEDGER, Database, Place
+from strandline.sinks.sql_ledger import Ledger, Seen, check_owner
+from strandline.sinks.sql_stage import owner, sweep
+from strandline.sources import names
+
+if TYPE_CHECKING:
+    from strandline.sinks.sql_side import SqlSide
+    from strandline.sinks.sql_write import Write
+
+
+class SqlSink:
+    """Tables of one database; those without a schema lie in the target's `schema`, or where the server puts them."""
+
+    def __init__(self, endpoint: Endpoint, database: Database, spark: Spark) -> None:
+        create = endpoint.options.get("create", "true").lower()
+        if create not in ("true", "false"):
+            raise ConfigError(f"{endpoint}: create is true or false")
+        self.endpoint = endpoint
+        self.warnings: list[tuple[str, str]] = []
+        self._create = create == "true"
+        self._database = database
+        self._spark = spark
+        self._writes: dict[str, Write] = {}  # under way, by table
+
+    def identity(self, table: Table) -> str:
+        return f"{self._database.identity()}/{self._place(table)}"
+
+    def applied(self, table: Table) -> Receipt | None:
+        entry = self._look(table, self._place(table)).ours(table)
+        return None if entry is None else entry.receipt()
+
+    def apply(self, table: Table, batch: Batch, changes: Changes, *, how: How, repair: Repair | None = None) -> Applied:
+        place = self._place(table)
+        seen = self._look(table, place)
+        entry = seen.ours(table)
+        if entry is not None and (held := entry.held(batch, table)) is not None:
+            return held.applied
+        if table.mode is Mode.SNAPSHOT and how is not How.REPAIR:
+            how = How.REPLACE
+        if table.shared and how is How.FRESH:
+            how = How.CHANGES  # rows of others may be there already
+        from strandline.sinks.sql_errors import told
+        from strandline.sinks.sql_write import Write
+
+        with told(table, changes, self._database.writer.translate):
+            write = self._writes[table.name] = Write(self._database, self._spark(), table, place, batch, changes)
+            try:
+                return write.run(seen, how, repair, create=self._create)
+            except Exception:
+                self._refuse_overtaken(table, place, batch)
+                raise
+            finally:
+                del self._writes[table.name]
+                write.close()
+                self._warn(table, write.warnings)
+
+    def fence(self, table: Table, epoch: int) -> Receipt | None:
+        """Whoever is at work has locked the ledger's row: raising its fence waits for them."""
+        place = self._place(table)
+        seen = self._look(table, place)
+        if seen.made is None:
+            return None
+        ledger, entry = Ledger(self._database, place), seen.ours(table)
+        if entry is None:
+            ledger.create()
+            entry = ledger.claim(table, seen.made, seen.void)
+        ledger.fence(entry, epoch)
+        return self.applied(table)
+
+    def forms(self, table: Table) -> dict[str, Form | None]:
+        held = self._database.find(self._place(table))
+        return {} if held is None else {column.name: self._database.dialect.form(column) for column in held.columns}
+
+    def side(self, comparison: Comparison) -> SqlSide:
+        from strandline.sinks.sql_side import SqlSide
+
+        held = self._database.find(self._place(comparison.table))
+        if held is None:
+            raise TargetError("there is no target yet", where=comparison.table.where_text)
+        return SqlSide(self._database, held, comparison)
+
+    def cancel(self, table: str | None = None) -> None:
+        for name, write in list(self._writes.items()):
+            if table in (None, name):
+                write.cancel()
+
+    def maintain(self, table: Table) -> None:
+        """Drop the staging tables of dead attempts, and have the database look at its rows anew for its plans."""
+        place = self._place(table)
+        if self._look(table, place).made is None:
+            return
+        if table.name not in self._writes:
+            sweep(self._database, place, owner(table, place))
+        self._database.run(self._database.dialect.analyze(place))
+
+    def close(self) -> None:
+        self._database.close()
+
+    def _place(self, table: Table) -> Place:
+        found = names.pattern(table.target)
+        parts = [part for part in (found.schema, found.table) if part is not None]
+        if found.wild or not all(self._database.dialect.fits_name(part) for part in parts):
+            wrong = "is not a table name" if found.wild else "is too long a name"
+            raise ConfigError(f'target "{table.target}" {wrong}', where=table.where_text)
+        return Place(found.schema or self._database.schema, found.table)
+
+    def _look(self, table: Table, place: Place) -> Seen:
+        """What is there, and that it is ours to write to.
+
+        A table that was dropped, or made anew and is empty, holds nothing, whatever the ledger says of the one before.
+        One made anew with rows was restored, its ledger with it.
+        """
+        made = self._database.made(place, [place.table, LEDGER])
+        entries = Ledger(self._database, place).read(self._database) if LEDGER in made else []
+        here = made.get(place.table)
+        if here is None:
+            return Seen(None, void=entries)
+        other = [entry for entry in entries if entry.made != here]
+        if other and self._is_empty(place):
+            entries = [entry for entry in entries if entry.made == here]
+            return Seen(here, entries, void=other)
+        check_owner(table, place, entries)
+        if not entries and not table.shared and not self._is_empty(place):
+            raise TargetError(
+                f"{place} belongs to somebody else: it has rows, and no batch of Strandline's",
+                where=table.where_text,
+                why="Another hand filled it, or its ledger was lost: which rows are missing cannot be told.",
+                remedy="Give the table another `target:`, or empty it to have it loaded again.\n"
+                "Or set `shared: true` if several may write to it.",
+            )
+        return Seen(here, entries)
+
+    def _is_empty(self, place: Place) -> bool:
+        return not self._database.rows(f"SELECT 1 FROM {self._database.dialect.place(place)} LIMIT 1")
+
+    def _refuse_overtaken(self, table: Table, place: Place, batch: Batch) -> None:
+        """A batch that fails because another one took its place, its staging table with it, is a conflict."""
+        try:
+            entry = self._look(table, place).ours(table)
+        except StrandlineError:
+            return  # what went wrong first is what to tell
+        if entry is not None:
+            entry.held(batch, table)
+
+    def _warn(self, table: Table, messages: list[str]) -> None:
+        self.warnings += [(table.name, text) for text in messages if (table.name, text) not in self.warnings]

@@ -1,0 +1,225 @@
+"""What differs between databases as targets: text only, so that any statement can be read and checked by itself.
+
+Owns the words that `sql_*` and each technology's own file share. A dialect extends the one that its database has as a
+source: quoting, literals, canonical text for `verify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from strandline.core.errors import StrandlineError, TargetError
+from strandline.core.table import Column
+from strandline.sources import names
+from strandline.sources.dialect import Dialect
+
+LEDGER = "strandline_ledger"
+STAGE = "strandline_stage_"
+"""How the name of every staging table begins."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A table in a schema; for MySQL, in a database."""
+
+    schema: str
+    table: str
+
+    def beside(self, table: str) -> Place:
+        return Place(self.schema, table)
+
+    def __str__(self) -> str:
+        return names.render(self.schema, self.table)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A table as the target's catalog describes it."""
+
+    place: Place
+    columns: tuple[Column, ...]
+    unique: tuple[frozenset[str], ...]  # column sets that an index keeps unique
+    kind: str = "table"
+    generated: frozenset[str] = frozenset()  # the database fills them itself and takes no other value
+    numbered: frozenset[str] = frozenset()  # it takes a value at INSERT only: GENERATED ALWAYS AS IDENTITY
+    defaulted: frozenset[str] = frozenset()  # a row may leave them out
+    loose: Mapping[str, str] = field(default_factory=dict, hash=False)  # texts that differ may be equal: collation
+    triggers: bool = False
+
+    def column(self, name: str, fold: Callable[[str], str]) -> Column | None:
+        return next((column for column in self.columns if fold(column.name) == fold(name)), None)
+
+
+@dataclass(frozen=True)
+class Field:
+    """A column of a batch that a target is to hold."""
+
+    spark: str  # its type, as `simpleString` spells it
+    source: str = ""  # its type in the source's words; empty: it is not as the source has it
+    key: int = 0  # of how many columns the key is that it belongs to; 0: to none
+
+
+@dataclass(frozen=True)
+class Step:
+    """One statement. `counts` says what its row count is (`inserted`, …); several: the one row it returns."""
+
+    sql: str
+    counts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Writer:
+    """How Spark reaches the database to write. The login travels as properties, never in the URL."""
+
+    url: str
+    properties: Mapping[str, str] = field(repr=False)
+    translate: Callable[[str], StrandlineError | None]  # the driver's error, from the text of Spark's
+
+
+class TargetDialect(Dialect, Protocol):
+    transactional_ddl: bool
+    """Whether ALTER TABLE takes part in a transaction; where not, it ends it."""
+    now: str
+    exact_text: str  # makes a text column tell any two texts apart
+    stamp: str  # type of a moment
+
+    def fold(self, name: str) -> str:
+        """Column names that fold to one are one."""
+
+    def place(self, place: Place) -> str:
+        """A table's name in SQL."""
+
+    def name_type(self, length: int) -> str:
+        """Type of a name of at most so many characters; two are equal only if they are the same."""
+
+    def sql_type(self, field: Field) -> str | None:
+        """The type that holds every value of Spark's, as the catalog spells it; None: none does."""
+
+    def takes(self, held: str, spark: str) -> bool:
+        """Whether a column of a type that somebody else chose holds every value of Spark's exactly."""
+
+    def own(self, field: Field) -> str | None:
+        """The source's words for a column, where it is a database of this very kind; None: they cannot be kept."""
+
+    def fits_name(self, name: str) -> bool:
+        """Whether a name is short enough to stay itself."""
+
+    def staged(self, name: str, spark: str) -> str:
+        """A Spark expression for a column, as it is written to the staging table."""
+
+    def create(self, place: Place, columns: Sequence[Column], key: Sequence[str], comment: str) -> list[str]:
+        """Make the table, unless it is there."""
+
+    def create_stage(self, place: Place, columns: Sequence[tuple[str, str]], comment: str) -> list[str]:
+        """Make a staging table: these columns, `part`, and `tag`, which the database fills per transaction."""
+
+    def add(self, place: Place, columns: Sequence[Column]) -> list[str]: ...
+
+    def retype(self, place: Place, columns: Sequence[Column], *, empty: bool = False) -> list[str]:
+        """Give columns another type; `empty`: there is no row whose value could be converted."""
+
+    def unless_there(self, into: str, values: str) -> str:
+        """An INSERT of one row that does nothing if one of its keys is there already."""
+
+    def last_first(self, value: str) -> str:
+        """The highest first, NULL last."""
+
+    def row_text(self, columns: Sequence[str]) -> str:
+        """SQL for a text that is another one if any of these values is another."""
+
+    def distinct(self, columns: Sequence[str]) -> str:
+        """SQL that counts the different combinations of these."""
+
+    def differs(self, pairs: Sequence[tuple[str, str, str]]) -> str:
+        """SQL that is true where any of these pairs (one, other, type) is not the same value, NULL being one."""
+
+    def same(self, one: str, other: str) -> str:
+        """SQL for equality in which NULL equals NULL."""
+
+    def update(self, target: str, sets: Sequence[tuple[str, str]], rows: str, on: str) -> str:
+        """Update `t` from rows `s`."""
+
+    def delete(self, target: str, rows: str, on: str) -> str:
+        """Delete from `t` what rows `s` match."""
+
+    def delete_where(self, target: str, where: str) -> str:
+        """Delete from `t` by a condition."""
+
+    def insert(self, target: str, columns: Sequence[str], select: str, *, numbered: bool) -> str: ...
+
+    def merge(
+        self, target: str, columns: Sequence[tuple[str, str]], sets: Sequence[tuple[str, str]], rows: str, on: str,
+        newer: str, gone: str, *, numbered: bool,
+    ) -> Step | None:  # fmt: skip
+        """Delete, update and insert in one statement that counts all three; None: not here."""
+
+    def analyze(self, place: Place) -> str: ...
+
+
+class Session(Protocol):
+    """One connection to the target."""
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]: ...
+
+    def run(self, sql: str) -> int:
+        """How many rows the statement changed."""
+
+    def cancel(self) -> None:
+        """From another thread: the statement under way gives up."""
+
+
+class Database(Protocol):
+    """One server as a target. Threads may share it; a transaction has a connection of its own."""
+
+    @property
+    def dialect(self) -> TargetDialect: ...
+
+    @property
+    def writer(self) -> Writer: ...
+
+    @property
+    def schema(self) -> str:
+        """Where a target without a schema lies."""
+
+    def identity(self) -> str:
+        """Which server this is, whatever its address."""
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Of one statement that commits itself."""
+
+    def run(self, sql: str) -> int: ...
+
+    def transaction(self) -> AbstractContextManager[Session]:
+        """Commits at the end, rolls back at an error. CommitUnknownError: the answer to the commit was lost."""
+
+    def snapshot(self) -> AbstractContextManager[Session]:
+        """Reads one state of the database, whatever is committed meanwhile."""
+
+    def made(self, place: Place, names: Sequence[str]) -> dict[str, str]:
+        """Which of these tables of the place's schema there are, each with what tells it from one made anew.
+
+        TargetError if there is no such schema.
+        """
+
+    def find(self, place: Place) -> Held | None: ...
+
+    def knows(self, type_text: str) -> bool:
+        """Whether there is such a type: a source's own may be missing here."""
+
+    def left(self, place: Place) -> dict[str, str]:
+        """Every staging table of the place's schema, with its comment."""
+
+    def drop(self, place: Place) -> bool:
+        """Drop a staging table if there is one, unless somebody is at work on it for longer than a moment."""
+
+    def close(self) -> None: ...
+
+
+def no_schema(kind: str, schema: str, create: str) -> TargetError:
+    return TargetError(
+        f'the target has no {kind} "{schema}"',
+        remedy=f"Make it:   {create}\nOr give the table another `target:`, or the target the option `schema`.",
+    )
