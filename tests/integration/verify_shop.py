@@ -20,9 +20,13 @@ class Lake:
         self.events: list[Event] = []
 
     @property
+    def target_url(self) -> str:
+        return "delta:lake"
+
+    @property
     def config(self) -> Path:
         path = self.folder / "strandline.yml"
-        pipeline = {"source": self.url, "target": "delta:lake", "guard": "0s", "tables": self.tables}
+        pipeline = {"source": self.url, "target": self.target_url, "guard": "0s", "tables": self.tables}
         path.write_text(yaml.safe_dump({"pipelines": {"shop": pipeline}}))
         return path
 
