@@ -75,7 +75,7 @@ def mariadb_database(mariadb: MariaDB) -> Iterator[str]:
 def spark() -> Iterator[SparkSession]:
     from strandline.spark.session import local_session, stop
 
-    session = local_session(["delta", "postgresql", "mysql"], {"spark.driver.memory": "1g"}, "local[2]", "tests")
+    session = local_session(["delta", "postgresql", "mysql", "s3"], {"spark.driver.memory": "1g"}, "local[2]", "tests")
     yield session
     stop(session)
 

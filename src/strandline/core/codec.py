@@ -169,7 +169,7 @@ def _slice_json(part: Slice) -> Json:
         "read_from": _text(part.read_from),
         "nulls": part.nulls,
         "last": part.last,
-        "repair": [_part_json(part.repair.part), part.repair.deletes] if part.repair else None,
+        "repair": repair_json(part.repair),
     }
 
 
@@ -180,8 +180,16 @@ def _json_slice(kind: Kind, raw: Json) -> Slice:
         read_from=_watermark(kind, raw["read_from"]),
         nulls=raw["nulls"],
         last=raw["last"],
-        repair=Repair(_json_part(raw["repair"][0]), raw["repair"][1]) if raw.get("repair") else None,
+        repair=json_repair(raw.get("repair")),
     )
+
+
+def repair_json(repair: Repair | None) -> list[Any] | None:
+    return [_part_json(repair.part), repair.deletes] if repair else None
+
+
+def json_repair(raw: list[Any] | None) -> Repair | None:
+    return Repair(_json_part(raw[0]), raw[1]) if raw else None
 
 
 def _part_json(part: Part) -> Json:

@@ -6,7 +6,7 @@ endpoint's path, use "/" between parts and only characters that every store take
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -59,6 +59,15 @@ class Objects(Protocol):
 
         By key, as far as no folder's name begins another name beside it (SeaweedFS sorts folder by folder).
         """
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        """Names of the folders right below a folder, in order, whatever they hold."""
+
+    def tail(self, key: str, size: int) -> bytes:
+        """The last bytes of an object that is there, at most so many."""
+
+    def settle(self, keys: Iterable[str]) -> None:
+        """Make durable what somebody else wrote under these keys (Spark does not flush its files to the disk)."""
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove objects; one that is gone already is no error."""

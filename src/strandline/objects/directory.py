@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +29,7 @@ class DirectoryObjects:
         self.address = str(self.root)
 
     def url(self, key: str) -> str:
-        return (self.root / key).as_uri()
+        return f"file:{self.root / key}"  # Hadoop takes a path as it stands, without percent signs
 
     def get(self, key: str) -> bytes | None:
         found = self.find(key)
@@ -64,6 +64,32 @@ class DirectoryObjects:
         folder = self.root / prefix.rstrip("/")
         try:
             yield from self._below(folder, f"{prefix.rstrip('/')}/" if prefix.rstrip("/") else "", after)
+        except OSError as error:
+            raise self._explain(error) from error
+
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        try:
+            with os.scandir(self.root / prefix) as scan:
+                return sorted(item.name for item in scan if item.is_dir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise self._explain(error) from error
+
+    def tail(self, key: str, size: int) -> bytes:
+        try:
+            with (self.root / key).open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - size))
+                return file.read()
+        except OSError as error:
+            raise self._explain(error) from error
+
+    def settle(self, keys: Iterable[str]) -> None:
+        try:
+            paths = [self.root / key for key in keys]
+            folders = {parent for path in paths for parent in (path.parent, path.parent.parent)}
+            for path in (*paths, *folders):
+                _flush(path)
         except OSError as error:
             raise self._explain(error) from error
 
@@ -165,9 +191,9 @@ def _entry(key: str, stat: os.stat_result) -> Entry:
     return Entry(key, stat.st_size, modified, f"{stat.st_ino:x}-{stat.st_mtime_ns:x}-{stat.st_size:x}")
 
 
-def _flush(folder: Path) -> None:
-    """A name is on disk once its folder is."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def _flush(path: Path) -> None:
+    """Bring a file to the disk; a name is there once its folder is."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from configparser import ConfigParser, Error
 from datetime import timedelta
 from pathlib import Path
@@ -122,8 +122,24 @@ class S3Objects:
         except (BaseError, OSError) as error:
             raise self._explain(error) from error
 
+    def folders(self, prefix: str = "") -> Sequence[str]:
+        try:
+            found = obstore.list_with_delimiter(self._store, prefix or None)
+            return sorted(path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"])
+        except (BaseError, OSError) as error:
+            raise self._explain(error) from error
+
+    def tail(self, key: str, size: int) -> bytes:
+        try:
+            return bytes(obstore.get(self._store, key, options={"range": {"suffix": size}}).bytes())
+        except (BaseError, OSError) as error:
+            raise self._explain(error) from error
+
+    def settle(self, keys: Iterable[str]) -> None:
+        """What S3 has taken is durable."""
+
     def delete(self, keys: Iterable[str]) -> None:
-        pending = list(keys)
+        pending = [*keys]
         try:
             for start in range(0, len(pending), 1000):
                 obstore.delete(self._store, pending[start : start + 1000])

@@ -22,7 +22,7 @@ from strandline.core.watermark import Kind, Watermark
 
 _SMALL_ROWS = 200_000
 _SMALL_BYTES = 64 << 20
-_FIXED = (NumericType, BooleanType, DateType, TimestampType, TimestampNTZType)
+FIXED = (NumericType, BooleanType, DateType, TimestampType, TimestampNTZType)
 
 
 def quoted(name: str) -> str:
@@ -182,7 +182,7 @@ def _width(frame: DataFrame) -> Column:
     """About how many bytes a row takes in memory."""
     width = sql.lit(16 * len(frame.columns)).cast("long")
     for field in frame.schema.fields:
-        if not isinstance(field.dataType, _FIXED):
+        if not isinstance(field.dataType, FIXED):
             text = field.dataType.simpleString() in ("string", "binary")
             value = column(field.name) if text else column(field.name).cast("string")
             width = width + sql.coalesce(sql.octet_length(value), sql.lit(0))

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from strandline.core.errors import SetupError
+from strandline.spark.jars_s3 import AWS_PARTS, AWS_SDK, OTHERS
 from strandline.spark.java import find_java
 
 
@@ -48,6 +49,13 @@ PINNED: dict[str, tuple[Jar, ...]] = {
     "mysql": (
         Jar("com.mysql:mysql-connector-j:9.7.0", "0353648eaa1c91e0f4020c959abf756bc866ffd583df22ae6b6f6e0cbd43eb44"),
     ),
+    "s3": tuple(
+        Jar(coordinates, sha256)
+        for coordinates, sha256 in {
+            **{f"software.amazon.awssdk:{part}:{AWS_SDK}": sha256 for part, sha256 in AWS_PARTS.items()},
+            **OTHERS,
+        }.items()
+    ),
 }
 
 # What the pinned jars name as dependencies but Spark already carries, or they do without.
@@ -68,11 +76,15 @@ _EXCLUDED = (
     "commons-*:*",
     "javax.annotation:*",
     "org.checkerframework:*",
+    "org.apache.httpcomponents:*",
+    "io.netty:*",
+    "org.wildfly.openssl:*",
+    "software.amazon.awssdk:bundle",
 )
 
 
 def jars(needs: Iterable[str], cache: Path | None = None) -> list[Path]:
-    """The checked files for these needs (`delta`, `postgresql`, `mysql`), fetched if the cache lacks any.
+    """The checked files for these needs (`delta`, `postgresql`, `mysql`, `s3`), fetched if the cache lacks any.
 
     With STRANDLINE_JARS set, only that folder is read and nothing is fetched. Raises SetupError.
     """
@@ -151,10 +163,12 @@ def _resolve(missing: list[Jar], folder: Path) -> None:
 
 def _run_resolver(missing: list[Jar], private: Path) -> str:
     """Have spark-submit resolve packages for the smallest program on Spark's class path; returns what it said."""
+    wanted = {jar.coordinates.split(":")[0] for jar in missing}
+    excluded = [rule for rule in _EXCLUDED if not (rule.endswith(":*") and rule.removesuffix(":*") in wanted)]
     command = [
         str(spark_home() / "bin" / "spark-submit"),
         *("--master", "local", "--packages", ",".join(jar.coordinates for jar in missing)),
-        *("--conf", f"spark.jars.excludes={','.join(_EXCLUDED)}", "--conf", f"spark.jars.ivy={private}"),
+        *("--conf", f"spark.jars.excludes={','.join(excluded)}", "--conf", f"spark.jars.ivy={private}"),
     ]
     if settings := os.environ.get("STRANDLINE_IVY_SETTINGS"):
         command += ["--conf", f"spark.jars.ivySettings={settings}"]

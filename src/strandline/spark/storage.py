@@ -1,0 +1,51 @@
+"""What Spark must be told to reach an object store: the same place and login that `objects` uses.
+
+Settings go on the session of one batch, per bucket, so that a session the caller made keeps its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from strandline.endpoint import Endpoint
+from strandline.spark.jars import PINNED
+
+
+def needs(endpoints: Iterable[Endpoint]) -> list[str]:
+    """What Spark needs jars for, to reach all of these (`jars.PINNED`)."""
+    found = {name for end in endpoints for name in (end.scheme, "s3" if _bucket(end) else "")}
+    return sorted(found & PINNED.keys())
+
+
+def storage_settings(endpoint: Endpoint) -> dict[str, str]:
+    """S3A's settings for an `s3://` endpoint, or a `delta:s3://…` one; nothing for a directory."""
+    bucket = _bucket(endpoint)
+    if not bucket:
+        return {}
+    from strandline.objects.s3 import s3_settings
+
+    found = s3_settings(endpoint)
+    names = {
+        "endpoint": "endpoint",
+        "region": "endpoint.region",
+        "access_key_id": "access.key",
+        "secret_access_key": "secret.key",
+        "session_token": "session.token",
+        "path_style": "path.style.access",
+    }
+    chosen = {names[name]: value for name, value in found.items()}
+    if "session_token" in found:
+        chosen["aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.TemporaryAWSCredentialsProvider"
+    elif "access_key_id" in found:
+        chosen["aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
+    if found.get("endpoint", "").startswith("http://"):
+        chosen["connection.ssl.enabled"] = "false"
+    return {f"fs.s3a.bucket.{bucket}.{name}": value for name, value in chosen.items()}
+
+
+def _bucket(endpoint: Endpoint) -> str:
+    if endpoint.scheme == "s3":
+        return endpoint.host
+    if endpoint.scheme == "delta" and endpoint.path.startswith(("s3://", "s3a://")):
+        return endpoint.path.partition("://")[2].partition("/")[0]
+    return ""

@@ -1,0 +1,178 @@
+"""What a stage holds, and what of it can go: data of batches that every target has loaded, and files of dead attempts.
+
+Owns the rule of what may be removed. Manifests stay, and a floor says below which number the data are gone, so numbers
+never restart and nobody reads half a history. The floor is raised before anything is removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from strandline.objects import Objects
+from strandline.stage.layout import Layout, folder_name, plain_name
+from strandline.stage.ledger import Ledger
+from strandline.stage.manifest import Manifest
+
+SAFE_AGE = timedelta(hours=24)
+"""An attempt at a batch that is still to come may be at work for so long."""
+
+
+@dataclass(frozen=True)
+class StagedBatch:
+    """One batch as `stage list` shows it."""
+
+    table: str
+    number: int
+    epoch: int
+    how: str
+    low: str
+    high: str
+    rows: int
+    files: int
+    bytes: int
+    written_at: str
+    loaded: tuple[str, ...]  # the targets that hold it
+    waiting: tuple[str, ...]  # those that do not yet
+    cleaned: bool = False  # its files are gone
+
+
+def staged_tables(objects: Objects, pipeline: str) -> list[str]:
+    """The tables that have a folder in the stage."""
+    return [plain_name(folder) for folder in objects.folders(folder_name(pipeline))]
+
+
+def stage_list(
+    objects: Objects, pipeline: str, table: str, loaded: Mapping[str, int], newest: int | None = None
+) -> list[StagedBatch]:
+    """Every batch of one table, or the newest ones, by number. `loaded`: by target, the last number it holds."""
+    ledger = Ledger(objects, Layout(pipeline, table))
+    last = ledger.last()
+    if last is None:
+        return []
+    floor = ledger.floor()
+    low = 1 if newest is None else max(1, last.number - newest + 1)
+    return [_staged(manifest, loaded, floor) for manifest in ledger.between(low, last.number + 1)]
+
+
+def orphans(objects: Objects, layout: Layout, now: datetime | None = None) -> list[str]:
+    """Files of attempts that no manifest names, and of batches below the floor.
+
+    An attempt at a number that is still to come counts only when it is older than `SAFE_AGE`: it may be at work.
+    """
+    ledger = Ledger(objects, layout)
+    last = ledger.last()
+    highest, floor = (last.number if last else 0), ledger.floor()
+    before = (now or datetime.now(UTC)) - SAFE_AGE
+    named: dict[int, set[str]] = {}
+    found = []
+    for entry in objects.list(layout.data):
+        number = layout.data_number(entry.key)
+        if number is None or (number > highest and entry.modified > before):
+            continue
+        if number not in named:
+            named = {number: set() if number < floor else _folders(ledger, layout, number)}
+        if entry.key.rpartition("/")[0] not in named[number] and not _inside(entry.key, named[number]):
+            found.append(entry.key)
+    return found
+
+
+@dataclass(frozen=True)
+class CleanPlan:
+    """What would go. `carry_out` removes it."""
+
+    objects: Objects
+    pipeline: str
+    batches: tuple[StagedBatch, ...]
+    orphans: tuple[str, ...] = field(default=())
+
+    @property
+    def bytes(self) -> int:
+        return sum(batch.bytes for batch in self.batches)
+
+    def carry_out(self) -> None:
+        """A crash on the way leaves files below the floor, which the next cleaning takes."""
+        for table in dict.fromkeys(batch.table for batch in self.batches):
+            layout = Layout(self.pipeline, table)
+            ledger = Ledger(self.objects, layout)
+            numbers = [batch.number for batch in self.batches if batch.table == table]
+            ledger.raise_floor(max(numbers) + 1)
+            for manifest in ledger.between(min(numbers), max(numbers) + 1):
+                for folder in {file.path.rpartition("/")[0] for file in manifest.files}:
+                    found = self.objects.list(f"{layout.folder}/{folder}")
+                    self.objects.delete([entry.key for entry in found])
+        self.objects.delete(self.orphans)
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """One pipeline's stage and what its targets hold: by table and target, the last number loaded; every target that
+    the pipeline has must be named."""
+
+    objects: Objects
+    pipeline: str
+    loaded: Mapping[str, Mapping[str, int]]
+
+    def plan(
+        self,
+        tables: Sequence[str],
+        *,
+        older_than_seconds: float = 0,
+        keep_last: int = 0,
+        unloaded: bool = False,
+        with_orphans: bool = True,
+        now: datetime | None = None,
+    ) -> CleanPlan:
+        """What may go now: from the oldest batch on, up to the first that must stay."""
+        at = now or datetime.now(UTC)
+        batches: list[StagedBatch] = []
+        left: list[str] = []
+        for table in tables:
+            found = stage_list(self.objects, self.pipeline, table, self.loaded.get(table, {}))
+            before = at - timedelta(seconds=older_than_seconds)
+            batches += _until_one_must_stay(found[: len(found) - keep_last], before, unloaded=unloaded)
+            left += orphans(self.objects, Layout(self.pipeline, table), at) if with_orphans else []
+        return CleanPlan(self.objects, self.pipeline, tuple(batches), tuple(left))
+
+
+def _until_one_must_stay(found: Sequence[StagedBatch], before: datetime, *, unloaded: bool) -> Iterator[StagedBatch]:
+    for batch in found:
+        loaded = batch.loaded and not batch.waiting
+        young = datetime.fromisoformat(batch.written_at).replace(tzinfo=UTC) > before
+        if young or not (loaded or unloaded):
+            return
+        if not batch.cleaned:
+            yield batch
+
+
+def _staged(manifest: Manifest, loaded: Mapping[str, int], floor: int) -> StagedBatch:
+    batch = manifest.batch
+    return StagedBatch(
+        manifest.table,
+        batch.number,
+        batch.epoch,
+        manifest.how.value,
+        batch.low.text if batch.low else "",
+        batch.high.text,
+        manifest.rows,
+        len(manifest.files),
+        manifest.size,
+        manifest.written_at,
+        tuple(target for target, number in loaded.items() if number >= batch.number),
+        tuple(target for target, number in loaded.items() if number < batch.number),
+        cleaned=batch.number < floor,
+    )
+
+
+def _folders(ledger: Ledger, layout: Layout, number: int) -> set[str]:
+    """Where the files of a batch lie, as its manifest says."""
+    return {
+        f"{layout.folder}/{file.path.rpartition('/')[0]}"
+        for manifest in ledger.between(number, number + 1)
+        for file in manifest.files
+    }
+
+
+def _inside(key: str, folders: set[str]) -> bool:
+    return any(key.startswith(f"{folder}/") for folder in folders)
