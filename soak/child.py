@@ -37,8 +37,8 @@ class LedgerProject(Project):
     ledger: Path
 
     @contextmanager
-    def opened(self, name: str, spark: SparkSession | None = None) -> Iterator[Pipeline]:
-        with super().opened(name, spark) as pipeline:
+    def opened(self, name: str, stage: str = "", spark: SparkSession | None = None) -> Iterator[Pipeline]:
+        with super().opened(name, stage, spark) as pipeline:
             pipeline._sink = LedgerSink(self.ledger, self.pipeline(name).source)
             yield pipeline
 

@@ -1,4 +1,4 @@
-"""One pipeline, opened: its source, its sink, and its tables resolved against what the source really has."""
+"""One stage of a pipeline, opened: its source, its sink, and its tables resolved against what the source really has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from strandline.config import PipelineSpec, TableSpec, check_targets
 from strandline.core.errors import ConfigError, StrandlineError
 from strandline.core.protocols import Sink, Source, Spark
-from strandline.core.table import Table, TableInfo
+from strandline.core.table import EXTRACT, LOAD, SYNC, Table, TableInfo
 from strandline.core.watermark import Cursor, Kind
 from strandline.sinks import open_sink
 from strandline.sources import open_source
@@ -19,7 +19,39 @@ from strandline.sources import open_source
 if TYPE_CHECKING:
     from types import TracebackType
 
-SYNC = "sync"  # the stage of a pipeline with one hop
+
+def stages(spec: PipelineSpec) -> tuple[str, ...]:
+    """The hops of a pipeline, in the order in which they run."""
+    loads = tuple(f"{LOAD}:{name}" if name else LOAD for name in spec.targets)
+    if spec.stage is not None:
+        return (EXTRACT, *loads)
+    return loads if len(loads) > 1 or "" not in spec.targets else (SYNC,)
+
+
+def one_stage(spec: PipelineSpec, stage: str) -> str:
+    """The stage by its name; without one, the first. ConfigError if the pipeline has no such stage."""
+    return some_stages(spec, [stage] if stage else [])[0]
+
+
+def some_stages(spec: PipelineSpec, wanted: Collection[str]) -> tuple[str, ...]:
+    """The stages that are wanted, in their order; none wanted: all. `load` stands for every load."""
+    known = stages(spec)
+    missing = [name for name in wanted if not any(_means(name, stage) for stage in known)]
+    if missing:
+        raise ConfigError(
+            f'this pipeline has no stage "{missing[0]}"',
+            where=spec.name,
+            remedy=f"Its stages: {', '.join(known)}",
+        )
+    return tuple(stage for stage in known if not wanted or any(_means(name, stage) for name in wanted))
+
+
+def _means(name: str, stage: str) -> bool:
+    return stage == name or (name == LOAD and stage.startswith(f"{LOAD}:"))
+
+
+def reads_source(spec: PipelineSpec, stage: str) -> bool:
+    return spec.stage is None or stage == EXTRACT
 
 
 @dataclass(frozen=True)
@@ -33,8 +65,9 @@ class Resolved:
 class Pipeline:
     """Opens nothing until it is asked for: `source` connects, `sink` does not need Spark before data moves."""
 
-    def __init__(self, spec: PipelineSpec, spark: Spark) -> None:
+    def __init__(self, spec: PipelineSpec, stage: str, spark: Spark) -> None:
         self.spec = spec
+        self.stage = stage
         self._spark = spark
         self._source: Source | None = None
         self._sink: Sink | None = None
@@ -50,17 +83,29 @@ class Pipeline:
                 end.close()
 
     @property
+    def staged(self) -> bool:
+        """Whether this hop reads what an extract has staged."""
+        return not reads_source(self.spec, self.stage)
+
+    @property
     def source(self) -> Source:
         if self._source is None:
-            spec = self.spec
-            self._source = open_source(
-                spec.source,
-                guard=spec.guard,
-                barrier="lookback" if spec.barrier else None,
-                readers=spec.readers,
-                statements=spec.show_statements,
-            )
+            self._source = self._open_source()
         return self._source
+
+    def _open_source(self) -> Source:
+        spec = self.spec
+        if spec.stage is not None and self.staged:
+            from strandline.stage.source import StageSource
+
+            return StageSource(spec.stage, spec.name)
+        return open_source(
+            spec.source,
+            guard=spec.guard,
+            barrier="lookback" if spec.barrier else None,
+            readers=spec.readers,
+            statements=spec.show_statements,
+        )
 
     @cached_property
     def _source_identity(self) -> str:
@@ -70,11 +115,15 @@ class Pipeline:
     @property
     def sink(self) -> Sink:
         if self._sink is None:
-            target = self.spec.targets.get("")
-            if target is None or self.spec.stage is not None:
-                raise ConfigError("stages and several targets are not supported yet", where=self.spec.name)
-            self._sink = open_sink(target, self._spark)
+            self._sink = self._open_sink()
         return self._sink
+
+    def _open_sink(self) -> Sink:
+        if self.stage == EXTRACT and self.spec.stage is not None:
+            from strandline.stage.sink import StageSink
+
+            return StageSink(self.spec.stage, self._spark)
+        return open_sink(self.spec.targets[self.stage.partition(":")[2]], self._spark)
 
     def tables(self, only: Collection[str] = ()) -> list[Resolved]:
         """Every table of the pipeline (or those named), in the config's order; a table named wins over a glob."""
@@ -119,7 +168,7 @@ class Pipeline:
         ]
 
     def _resolve(self, spec: TableSpec, info: TableInfo | StrandlineError) -> Resolved:
-        table = unresolved(self.spec.name, spec)
+        table = self.unresolved(spec)
         try:
             if isinstance(info, StrandlineError):
                 raise info
@@ -131,28 +180,35 @@ class Pipeline:
         """Everything a position over this table measures."""
         return {"source": self._source_identity, "target": self.sink.identity(table), **table.measures()}
 
+    def unresolved(self, spec: TableSpec) -> Table:
+        """The table as the config has it, before the source was asked.
 
-def unresolved(pipeline: str, spec: TableSpec) -> Table:
-    """The table as the config has it, before the source was asked."""
-    return Table(
-        pipeline,
-        spec.name,
-        spec.name,
-        spec.target or spec.name,
-        SYNC,
-        spec.mode,
-        None if spec.cursor is None else Cursor(spec.cursor, Kind.TIMESTAMP),  # typed by the source
-        key=spec.key,
-        select=spec.columns or (),
-        query=spec.query,
-        where=spec.where,
-        transform=spec.transform,
-        deleted=spec.deleted,
-        initial=spec.initial,
-        lookback=spec.lookback,
-        nulls=spec.nulls,
-        slice_rows=spec.slice_rows,
-        schema=spec.schema,
-        shared=spec.shared,
-        max_stall=spec.max_stall,
-    )
+        A load takes the rows as the extract staged them: what was said about reading them has been done.
+        """
+        table = Table(
+            self.spec.name,
+            spec.name,
+            spec.name,
+            spec.target or spec.name,
+            self.stage,
+            spec.mode,
+            None if spec.cursor is None else Cursor(spec.cursor, Kind.TIMESTAMP),  # typed by the source
+            key=spec.key,
+            deleted=spec.deleted,
+            slice_rows=spec.slice_rows,
+            schema=spec.schema,
+            shared=spec.shared,
+        )
+        if self.staged:
+            return table
+        return replace(
+            table,
+            select=spec.columns or (),
+            query=spec.query,
+            where=spec.where,
+            transform=spec.transform,
+            initial=spec.initial,
+            lookback=spec.lookback,
+            nulls=spec.nulls,
+            max_stall=spec.max_stall,
+        )

@@ -6,24 +6,23 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.config import Config, PipelineSpec, load_config
 from strandline.core.backfill import plan_backfill
-from strandline.core.books import Books, Caller, Key, TableRun, new_id
-from strandline.core.errors import ConfigError, ConflictError, RunFailedError, StateError
-from strandline.core.events import Event, Held, Listener, RunFinished, RunStarted, Skipped, Warned
+from strandline.core.books import Books, Caller, Key, new_id
+from strandline.core.errors import ConfigError, RunFailedError, StateError, StrandlineError
+from strandline.core.events import Event, Listener, RunFinished, RunStarted
 from strandline.core.plan import Ask, Planned, make_plan
 from strandline.core.position import Position, Status
-from strandline.core.protocols import Record, Spark
+from strandline.core.protocols import Spark
 from strandline.core.retry import retried
-from strandline.core.run import Hop, Outcome
 from strandline.core.table import Table
-from strandline.maintain import maintain_due
-from strandline.pipeline import SYNC, Pipeline
-from strandline.result import PipelinePlan, RunResult, error_text, idle, worst
+from strandline.pipeline import Pipeline, one_stage, reads_source, some_stages
+from strandline.result import PipelinePlan, RunResult, error_text, joined, worst
+from strandline.running import Running
 from strandline.state import open_state
 
 if TYPE_CHECKING:
@@ -39,6 +38,21 @@ def load(path: str | Path | None = None) -> Project:
 
 def _nobody(_: Event) -> None:
     """Listens to nothing."""
+
+
+Planning = Callable[[Pipeline], list[Planned]]
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A stage that is to run, and how it is planned. `resting`: tables without work are written down as such."""
+
+    stage: str
+    planning: Planning
+    resting: bool
+
+    def planned(self, opened: Pipeline) -> list[Planned]:
+        return retried(lambda: self.planning(opened), lambda _, wait: time.sleep(wait))
 
 
 class Project:
@@ -82,17 +96,28 @@ class Project:
             raise ConfigError(f'no pipeline "{name}"', remedy=f"Pipelines in {self.config.path}: {known}") from None
 
     @contextmanager
-    def opened(self, name: str, spark: SparkSession | None = None) -> Iterator[Pipeline]:
-        with Pipeline(self.pipeline(name), self._spark(name, spark)) as pipeline:
+    def opened(self, name: str, stage: str = "", spark: SparkSession | None = None) -> Iterator[Pipeline]:
+        """One stage of a pipeline; without a name its first, which reads the source."""
+        spec = self.pipeline(name)
+        with Pipeline(spec, one_stage(spec, stage), self._spark(name, spark)) as pipeline:
             yield pipeline
 
     def plan(
-        self, pipeline: str, *, tables: Collection[str] = (), limit: int | None = None, full: bool = False
+        self,
+        pipeline: str,
+        *,
+        tables: Collection[str] = (),
+        stages: Collection[str] = (),
+        limit: int | None = None,
+        full: bool = False,
     ) -> PipelinePlan:
         """What a sync would move now, without moving it. Starts no JVM and stores nothing."""
-        with self.opened(pipeline) as opened:
-            asks = self._asks(opened, tables, full)
-            return self._shown(opened, make_plan(opened.source, asks, limit=limit, now=self.books.now()))
+        shown = []
+        for stage in some_stages(self.pipeline(pipeline), stages):
+            with self.opened(pipeline, stage) as opened:
+                asks = self._asks(opened, tables, full and not opened.staged)
+                shown.append(self._shown(opened, make_plan(opened.source, asks, limit=limit, now=self.books.now())))
+        return joined(shown)
 
     def _shown(self, opened: Pipeline, planned: Sequence[Planned]) -> PipelinePlan:
         spec = opened.spec
@@ -111,6 +136,7 @@ class Project:
         pipeline: str,
         *,
         tables: Collection[str] = (),
+        stages: Collection[str] = (),
         spark: SparkSession | None = None,
         limit: int | None = None,
         full: bool = False,
@@ -120,23 +146,23 @@ class Project:
     ) -> RunResult:
         """Move what is new. Every table's outcome is in the result; one table's failure leaves the others alone.
 
-        `spark`: a session the caller owns; without it a local one is made when the first rows must move.
+        `stages`: only these (`extract`, `load`, `load:NAME`). `spark`: a session the caller owns; without it a local
+        one is made when the first rows must move.
         """
+        running = self._running(pipeline, listener, caller)
+        ways = [
+            # A reload that cannot start leaves the position as it is.
+            _Way(stage, self._planning(running, tables, limit, full), resting=not full)
+            for stage in some_stages(self.pipeline(pipeline), stages)
+        ]
+        return self._run(running, ways, spark, raise_on_failure)
 
-        def planning(opened: Pipeline, run_id: str) -> list[Planned]:
-            asks = self._asks(opened, tables, full)
-            return make_plan(opened.source, asks, run_id=run_id, limit=limit, now=self.books.now())
+    def _planning(self, running: Running, tables: Collection[str], limit: int | None, full: bool = False) -> Planning:
+        def planning(opened: Pipeline) -> list[Planned]:
+            asks = self._asks(opened, tables, full and not opened.staged)
+            return make_plan(opened.source, asks, run_id=running.run_id, limit=limit, now=self.books.now())
 
-        # A reload that cannot start leaves the position as it is.
-        return self._run(
-            pipeline,
-            planning,
-            spark=spark,
-            listener=listener,
-            caller=caller or Caller.here("api"),
-            resting=not full,
-            raise_on_failure=raise_on_failure,
-        )
+        return planning
 
     def backfill(
         self,
@@ -145,6 +171,7 @@ class Project:
         *,
         start: str | None = None,
         end: str | None = None,
+        stages: Collection[str] = (),
         spark: SparkSession | None = None,
         listener: Listener = _nobody,
         caller: Caller | None = None,
@@ -152,22 +179,22 @@ class Project:
     ) -> RunResult:
         """Read `[start, end)` of one table's cursor again and merge it: the watermark stays, newer rows win.
 
-        Without `start` from the beginning, without `end` up to the watermark. Raises what speaks against it.
+        Without `start` from the beginning, without `end` up to the watermark. Raises what speaks against it. With a
+        stage the range is staged, and loaded like anything that is.
         """
+        running = self._running(pipeline, listener, caller)
 
-        def planning(opened: Pipeline, run_id: str) -> list[Planned]:
+        def planning(opened: Pipeline) -> list[Planned]:
             (ask,) = self._asks(opened, [table], full=False)
-            return [plan_backfill(opened.source, ask, start, end, run_id=run_id)]
+            return [plan_backfill(opened.source, ask, start, end, run_id=running.run_id)]
 
-        return self._run(
-            pipeline,
-            planning,
-            spark=spark,
-            listener=listener,
-            caller=caller or Caller.here("api"),
-            resting=False,
-            raise_on_failure=raise_on_failure,
-        )
+        loading = self._planning(running, [table], None)
+        spec = self.pipeline(pipeline)
+        ways = [
+            _Way(stage, planning if reads_source(spec, stage) else loading, resting=False)
+            for stage in some_stages(spec, stages)
+        ]
+        return self._run(running, ways, spark, raise_on_failure)
 
     def plan_backfill(
         self, pipeline: str, table: str, *, start: str | None = None, end: str | None = None
@@ -177,34 +204,36 @@ class Project:
             (ask,) = self._asks(opened, [table], full=False)
             return self._shown(opened, [plan_backfill(opened.source, ask, start, end)])
 
+    def _running(self, pipeline: str, listener: Listener, caller: Caller | None) -> Running:
+        run_id = new_id(self.books.state.now())
+        started = caller or Caller.here("api")
+        return Running(run_id, pipeline, self.books, started, listener, self.config.redactor.redact)
+
     def _run(
-        self,
-        pipeline: str,
-        planning: Callable[[Pipeline, str], list[Planned]],
-        *,
-        spark: SparkSession | None,
-        listener: Listener,
-        caller: Caller,
-        resting: bool,
-        raise_on_failure: bool,
+        self, running: Running, ways: Sequence[_Way], spark: SparkSession | None, raise_on_failure: bool
     ) -> RunResult:
-        """Plan, carry out, tidy up, sum up. `resting`: tables without work are written down as such."""
-        books, started = self.books, time.monotonic()
-        run_id = new_id(books.state.now())
-        with self.opened(pipeline, spark) as opened:
-            planned = retried(lambda: planning(opened, run_id), lambda _, wait: time.sleep(wait))
-            hop = self._new_hop(run_id, opened, listener)
-            listener(RunStarted(run_id, pipeline, len(planned)))
-            self._warn(hop, opened.source.warnings)
-            if resting:
-                self._write_idle(planned)
-            outcomes = self._carry_out(hop, planned, caller)
-            self._warn(hop, opened.sink.warnings)
-            if opened.spec.maintain is not None:
-                moved = {outcome.table for outcome in outcomes if outcome.batches and not outcome.error}
-                maintain_due(hop, (part.table for part in planned if part.table.name in moved), opened.spec.maintain)
-        result = RunResult(run_id, pipeline, worst(outcomes), outcomes, time.monotonic() - started)
-        listener(RunFinished(run_id, pipeline, result.status, result.seconds))
+        """Stage by stage: plan, carry out. What keeps one stage from being planned is raised when the others are done:
+        what is staged can be loaded while the source is away."""
+        started, run_id, name = time.monotonic(), running.run_id, running.pipeline
+        trouble: StrandlineError | None = None
+        for number, way in enumerate(ways):
+            with self.opened(name, way.stage, spark) as opened:
+                try:
+                    planned = way.planned(opened)
+                except StrandlineError as error:
+                    trouble = trouble or error
+                    continue
+                if number == 0:
+                    running.emit(RunStarted(run_id, name, len(planned)))
+                if way.resting:
+                    running.rest(planned)
+                running.carry_out(opened, planned)
+        running.end(self.config.keep, str(trouble or ""))
+        if trouble is not None:
+            raise trouble
+        outcomes = tuple(running.outcomes)
+        result = RunResult(run_id, name, worst(outcomes), outcomes, time.monotonic() - started)
+        running.emit(RunFinished(run_id, name, result.status, result.seconds))
         if raise_on_failure and result.failed:
             failed = [error_text(outcome) for outcome in outcomes if outcome.status is Status.FAILED]
             raise RunFailedError(f"run {run_id}: {len(failed)} of {len(outcomes)} tables failed: {failed[0]}")
@@ -229,100 +258,17 @@ class Project:
         """
         from strandline.verify.run import Deleting, Verifier
 
-        run_id = new_id(self.books.state.now())
-        with self.opened(pipeline, spark) as opened:
-            hop = self._new_hop(run_id, opened, listener)
-            verifier = Verifier(run_id, opened.source, opened.sink, listener, hop.redact)
+        running = self._running(pipeline, listener, caller)
+        with self.opened(pipeline, spark=spark) as opened:
+            verifier = Verifier(running.run_id, opened.source, opened.sink, listener, running.redact)
             found = [verifier.verify(ask) for ask in self._asks(opened, tables, full=False)]
             if not repair:
                 return tuple(part.verdict for part in found)
-            started = caller or Caller.here("api")
-            deleting = Deleting(delete, delete_fraction)
-            return verifier.repair(found, deleting, lambda work: self._carry_out(hop, work, started))
-
-    def _new_hop(self, run_id: str, opened: Pipeline, listener: Listener) -> Hop:
-        return Hop(
-            run_id,
-            opened.spec.name,
-            opened.source,
-            opened.sink,
-            self.books,
-            listener,
-            parallel=opened.spec.parallel,
-            redact=self.config.redactor.redact,
-        )
-
-    def _warn(self, hop: Hop, warnings: Sequence[tuple[str, str]]) -> None:
-        for table, message in warnings:
-            hop.emit(Warned(hop.run_id, hop.pipeline, table, SYNC, hop.redact(message)))
-
-    def _carry_out(self, hop: Hop, planned: Sequence[Planned], caller: Caller) -> tuple[Outcome, ...]:
-        outcomes = {part.table.name: self._without_work(hop, part) for part in planned if not part.plan.work}
-        work = [part for part in planned if part.plan.work]
-        troubled = any(outcome.status is Status.FAILED for outcome in outcomes.values())
-        if work or troubled:
-            run = hop.books.run_started(hop.run_id, hop.pipeline, caller, len(planned))
-            hop.books.close_abandoned([*(part.position.run_id for part in work), *hop.books.silent(hop.pipeline)])
-            self._record_stopped(hop, outcomes)
-            outcomes |= self._hop(hop, run, work)
-            hop.books.prune(self.config.keep)
-        return tuple(outcomes[part.table.name] for part in planned)
-
-    def _hop(self, hop: Hop, run: Record, work: Sequence[Planned]) -> dict[str, Outcome]:
-        try:
-            done = {outcome.table: outcome for outcome in hop.run(work, hop.books.leases(hop.pipeline))}
-        except KeyboardInterrupt:
-            hop.books.run_ended(run, Status.FAILED, "interrupted")
-            raise
-        failed = [outcome for outcome in done.values() if outcome.error]
-        stopped = hop.books.state.read("table_run", [hop.run_id], where={"status": Status.FAILED.value})
-        first = str(failed[0].error) if failed else str(stopped[0].fields["error"]) if stopped else ""
-        hop.books.run_ended(run, Status.FAILED if first else Status.COMPLETED, first)
-        return done
-
-    def _without_work(self, hop: Hop, part: Planned) -> Outcome:
-        """A table that moves nothing this time: up to date, held, busy elsewhere, or stopped by an error."""
-        where = (hop.run_id, hop.pipeline, part.table.name, part.table.stage)
-        if part.plan.held_by:
-            hop.emit(Held(*where, part.plan.held_by))
-        elif idle(part.plan):
-            hop.emit(Skipped(*where, part.plan))
-        status = Status.SKIPPED if idle(part.plan) else Status.FAILED
-        return Outcome(part.table.name, part.table.stage, status, part.plan, error=part.error)
-
-    def _write_idle(self, planned: Sequence[Planned]) -> None:
-        """Positions of tables without work, in one write: idle ones move up to a proven horizon, errors are kept."""
-        rested = [(part.position, part.resting()) for part in planned if not part.plan.work]
-        moved = [
-            replace(after, error=self.config.redactor.redact(after.error))
-            for before, after in rested
-            if after != before
-        ]
-        if moved:
-            try:
-                self.books.write(moved)
-            except ConflictError:
-                return  # another run moved one of them since we looked; what it wrote is newer than ours
-
-    def _record_stopped(self, hop: Hop, outcomes: dict[str, Outcome]) -> None:
-        at = hop.books.now()
-        entries = [
-            TableRun(
-                hop.run_id,
-                hop.pipeline,
-                outcome.table,
-                outcome.stage,
-                Status.FAILED,
-                outcome.plan,
-                at,
-                at,
-                error=self.config.redactor.redact(error_text(outcome) or ""),
-            ).record()
-            for outcome in outcomes.values()
-            if outcome.status is Status.FAILED
-        ]
-        if entries:
-            hop.books.state.put(entries)
+            verdicts = verifier.repair(
+                found, Deleting(delete, delete_fraction), lambda work: running.carry_out(opened, work)
+            )
+            running.end(self.config.keep)
+            return verdicts
 
     def _asks(self, opened: Pipeline, only: Collection[str], full: bool) -> list[Ask]:
         """Tables with their positions, and who is at work on them."""
@@ -371,7 +317,7 @@ class Project:
                     from strandline.spark.session import local_session
 
                     spec, settings = self.pipeline(name), self.config.spark
-                    ends = (spec.source, *spec.targets.values())
+                    ends = (spec.source, *filter(None, [spec.stage]), *spec.targets.values())
                     self._needs = sorted({end.scheme for end in ends})
                     self._own_spark = local_session(self._needs, settings.conf, settings.master, f"strandline {name}")
             return self._own_spark

@@ -13,10 +13,9 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 from strandline.core.errors import ConfigError, SourceError
-from strandline.core.table import Column, Mode, Table, TableInfo
+from strandline.core.table import SYNC, Column, Mode, Table, TableInfo
 from strandline.core.watermark import Cursor, Kind
 from strandline.endpoint import Endpoint
-from strandline.pipeline import SYNC
 from strandline.secrets import looks_secret
 from strandline.sources import open_source
 from strandline.sources.database import DatabaseSource

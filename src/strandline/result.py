@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from strandline.core.batch import Applied
 from strandline.core.errors import StrandlineError
 from strandline.core.position import Position, Reason, Status, TablePlan
 from strandline.core.run import Outcome
+from strandline.core.table import EXTRACT
 
 Json = dict[str, Any]
 SCHEMA_VERSION = 1
@@ -37,6 +39,17 @@ class PipelinePlan:
             "tables": [_plan_json(table) for table in self.tables],
             "warnings": [{"table": table, "message": message} for table, message in self.warnings],
         }
+
+
+def joined(plans: Sequence[PipelinePlan]) -> PipelinePlan:
+    """The plans of one pipeline's stages as one."""
+    first = plans[0]
+    return replace(
+        first,
+        tables=tuple(table for plan in plans for table in plan.tables),
+        errors=tuple(error for plan in plans for error in plan.errors),
+        warnings=tuple(warning for plan in plans for warning in plan.warnings),
+    )
 
 
 def _plan_json(plan: TablePlan) -> Json:
@@ -71,7 +84,9 @@ class RunResult:
 
     @property
     def applied(self) -> Applied:
-        return sum((table.applied for table in self.tables), Applied())
+        """What reached the targets; of a run that only extracted, what reached the stage."""
+        parts = [table for table in self.tables if table.stage != EXTRACT] or self.tables
+        return sum((table.applied for table in parts), Applied())
 
     def to_json(self) -> Json:
         return {

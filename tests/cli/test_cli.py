@@ -446,4 +446,4 @@ def test_every_command_takes_a_config_and_json() -> None:
         names = {name for param in command.params for name in param.opts}
         assert {"-c", "--json", "--debug"} <= names or command.name == "demo", command.name
         options = [param for param in command.params if isinstance(param, click.Option)]
-        assert command.help and all(option.help for option in options), command.name
+        assert command.help and all(option.help or option.hidden for option in options), command.name

@@ -255,8 +255,8 @@ class Impatient(Project):
     given: SparkSession
 
     @contextmanager
-    def opened(self, name: str, spark: SparkSession | None = None) -> Iterator[Pipeline]:
-        with super().opened(name, spark or self.given) as pipeline:
+    def opened(self, name: str, stage: str = "", spark: SparkSession | None = None) -> Iterator[Pipeline]:
+        with super().opened(name, stage, spark or self.given) as pipeline:
             assert isinstance(pipeline.source, (PostgresSource, MySqlSource))
             pipeline.source.max_wait = timedelta(seconds=0.3)
             yield pipeline

@@ -67,11 +67,11 @@ class Shop(Project):
         return self.world.books()
 
     @contextmanager
-    def opened(self, name: str, spark: SparkSession | None = None) -> Iterator[Pipeline]:
+    def opened(self, name: str, stage: str = "", spark: SparkSession | None = None) -> Iterator[Pipeline]:
         def no_spark() -> SparkSession:
             raise AssertionError(f"no operation on positions needs Spark, not even {spark}")
 
-        pipeline = Pipeline(self.pipeline(name), no_spark)
+        pipeline = Pipeline(self.pipeline(name), stage or "sync", no_spark)
         pipeline._source, pipeline._sink = self.world.source, self.world.sink
         yield pipeline
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from strandline.cli.invocation import Invocation, common, pipeline_option
+from strandline.cli.stages import stage_flags
 
 if TYPE_CHECKING:
     from strandline.core.events import Listener
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 @click.option("-t", "--table", required=True, metavar="TABLE", help="The table.")
 @click.option("--from", "start", metavar="VALUE", help="First cursor value to read. Without it: from the beginning.")
 @click.option("--to", "end", metavar="VALUE", help="First cursor value not to read. Without it: up to the watermark.")
+@stage_flags
 @click.option("--dry-run", is_flag=True, help="Show the plan and move nothing.")
 @click.option("--job-id", default="", metavar="ID", help="Your scheduler's id of this job, for the run history.")
 @common
@@ -30,6 +32,7 @@ def backfill(
     end: str | None,
     dry_run: bool,
     job_id: str,
+    stage: str = "",
 ) -> int:
     """Read a range of a table again and merge it; the watermark stays where it is.
 
@@ -53,7 +56,8 @@ def backfill(
 
         def run(listener: Listener) -> RunResult:
             caller = Caller.here("backfill", job_id)
-            return project.backfill(name, table, start=start, end=end, listener=listener, caller=caller)
+            only = [stage] if stage else ()
+            return project.backfill(name, table, start=start, end=end, stages=only, listener=listener, caller=caller)
 
         result = watched(invocation, run)
         if invocation.json:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from strandline.cli.invocation import Invocation, common, pipeline_option, tables_option
+from strandline.cli.stages import stage_flags
 
 if TYPE_CHECKING:
     from strandline.project import Project
@@ -20,12 +21,18 @@ WORK_PENDING = 3
 @click.command()
 @pipeline_option
 @tables_option
+@stage_flags
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="As for sync: about N rows per table.")
 @click.option("--detailed-exitcode", is_flag=True, help="Exit with 3 if there is something to move.")
 @common
 @click.pass_obj
 def plan(
-    invocation: Invocation, pipeline: str | None, tables: tuple[str, ...], limit: int | None, detailed_exitcode: bool
+    invocation: Invocation,
+    pipeline: str | None,
+    tables: tuple[str, ...],
+    limit: int | None,
+    detailed_exitcode: bool,
+    stage: str = "",
 ) -> int:
     """Show what a sync would move, without moving it.
 
@@ -36,7 +43,7 @@ def plan(
 
     with invocation.project() as project:
         chosen = select(project, pipeline, tables)
-        return show(invocation, project, chosen, limit=limit, detailed=detailed_exitcode)
+        return show(invocation, project, chosen, stage=stage, limit=limit, detailed=detailed_exitcode)
 
 
 def show(
@@ -44,6 +51,7 @@ def show(
     project: Project,
     chosen: Mapping[str, tuple[str, ...]],
     *,
+    stage: str = "",
     limit: int | None = None,
     full: bool = False,
     detailed: bool = False,
@@ -54,7 +62,7 @@ def show(
     documents, codes = [], []
     for name, tables in chosen.items():
         try:
-            made = project.plan(name, tables=tables, limit=limit, full=full)
+            made = project.plan(name, tables=tables, stages=[stage] if stage else (), limit=limit, full=full)
         except StrandlineError as error:
             error.at(name)
             if len(chosen) == 1:

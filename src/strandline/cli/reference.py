@@ -53,7 +53,7 @@ def _walk(command: click.Command, path: str) -> Iterator[tuple[str, click.Comman
 
 
 def _options(command: click.Command) -> list[click.Option]:
-    return [param for param in command.params if isinstance(param, click.Option)]
+    return [param for param in command.params if isinstance(param, click.Option) and not param.hidden]
 
 
 def _section(path: str, command: click.Command) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from strandline.cli.invocation import Invocation, common, pipeline_option, tables_option
+from strandline.cli.stages import stage_flags
 
 if TYPE_CHECKING:
     from strandline.core.books import Caller
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="About N rows per table, whole cursor values.")
 @click.option("--dry-run", is_flag=True, help="Show the plan and move nothing.")
 @click.option("--full", is_flag=True, help="Replace the target in one commit and restart the watermark. Asks first.")
+@stage_flags
 @click.option("--verify", is_flag=True, help="Then compare source and target; exit code 1 if they differ.")
+@click.option("--verify-data", is_flag=True, hidden=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--job-id", default="", metavar="ID", help="Your scheduler's id of this job, for the run history.")
 @common
@@ -39,8 +42,10 @@ def sync(
     dry_run: bool,
     full: bool,
     verify: bool,
+    verify_data: bool,
     yes: bool,
     job_id: str,
+    stage: str = "",
 ) -> int:
     """Move what is new, table by table.
 
@@ -54,11 +59,12 @@ def sync(
     with invocation.project() as project:
         chosen = select(project, pipeline, tables)
         if dry_run:
-            return show(invocation, project, chosen, limit=limit, full=full)
+            return show(invocation, project, chosen, stage=stage, limit=limit, full=full)
         if full:
             invocation.confirm(_question(chosen), yes=yes)
         caller = Caller.here("cli", job_id)
-        return _Syncing(invocation, caller, limit=limit, full=full, verify=verify).run(project, chosen)
+        verify = verify or verify_data
+        return _Syncing(invocation, caller, stage, limit=limit, full=full, verify=verify).run(project, chosen)
 
 
 def _question(chosen: Mapping[str, tuple[str, ...]]) -> str:
@@ -76,6 +82,7 @@ class _Syncing:
 
     invocation: Invocation
     caller: Caller
+    stage: str = ""  # empty: every one
     limit: int | None = None
     full: bool = False
     verify: bool = False
@@ -106,7 +113,13 @@ class _Syncing:
 
         def sync(listener: Listener) -> RunResult:
             return project.sync(
-                name, tables=tables, limit=self.limit, full=self.full, listener=listener, caller=self.caller
+                name,
+                tables=tables,
+                stages=[self.stage] if self.stage else (),
+                limit=self.limit,
+                full=self.full,
+                listener=listener,
+                caller=self.caller,
             )
 
         result = watched(self.invocation, sync)
@@ -119,7 +132,7 @@ class _Syncing:
         """The tables of this run, on the same session; what was found goes into the run's document."""
         from strandline.cli.verify import verified
 
-        tables = [outcome.table for outcome in result.tables if not outcome.error]
+        tables = list(dict.fromkeys(outcome.table for outcome in result.tables if not outcome.error))
         if not tables:
             return 0
         verdicts, code = verified(self.invocation, project, {result.pipeline: tables})

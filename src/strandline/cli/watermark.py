@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from strandline.cli.invocation import Invocation, common, pipeline_option, table_option, tables_option
+from strandline.cli.stages import stage_option
 
 if TYPE_CHECKING:
     from strandline.core.errors import StateError
     from strandline.core.position import Position
     from strandline.project import Project
 
-stage_option = click.option("--stage", default="sync", show_default=True, metavar="STAGE", help="The stage.")
 why_option = click.option("--why", default="", metavar="TEXT", help="The reason, for the history.")
 wait_option = click.option("--wait", is_flag=True, help="Wait for a run of the table to end, instead of refusing.")
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
@@ -114,7 +114,6 @@ def set_(
     invocation: Invocation,
     pipeline: str | None,
     table: str,
-    stage: str,
     timestamp: str | None,
     value: str | None,
     version: str | None,
@@ -123,6 +122,7 @@ def set_(
     wait: bool,
     why: str,
     yes: bool,
+    stage: str = "",
 ) -> int:
     """Move a watermark, after showing what would be re-read or skipped.
 
@@ -168,11 +168,11 @@ def reset(
     invocation: Invocation,
     pipeline: str | None,
     table: str,
-    stage: str,
     allow_duplicates: bool,
     wait: bool,
     why: str,
     yes: bool,
+    stage: str = "",
 ) -> int:
     """Forget the watermark: the next sync reads from the beginning and merges. Deletes nothing.
 
@@ -252,10 +252,10 @@ def import_(
     from_target: bool,
     pipeline: str | None,
     table: str | None,
-    stage: str,
     wait: bool,
     why: str,
     yes: bool,
+    stage: str = "",
 ) -> int:
     """Restore positions from FILE (- is stdin), or one table's from its target (--from-target -t TABLE)."""
     from strandline import operations
@@ -302,10 +302,10 @@ def rename(
     table: str,
     to: str,
     to_pipeline: str | None,
-    stage: str,
     wait: bool,
     why: str,
     yes: bool,
+    stage: str = "",
 ) -> int:
     """Give a position another name, after a table or pipeline was renamed in the config."""
     from strandline import operations
@@ -328,7 +328,7 @@ def rename(
 @common
 @click.pass_obj
 def forget(
-    invocation: Invocation, pipeline: str | None, table: str, stage: str, wait: bool, why: str, yes: bool
+    invocation: Invocation, pipeline: str | None, table: str, wait: bool, why: str, yes: bool, stage: str = ""
 ) -> int:
     """Drop the position of a table that is gone. Its target and its history stay."""
     from strandline import operations

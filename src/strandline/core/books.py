@@ -21,6 +21,7 @@ from strandline.core.position import Position, Status, TablePlan
 from strandline.core.process import gone, this_process, user
 from strandline.core.protocols import Record, State, Value
 from strandline.core.records import COUNTS
+from strandline.core.table import EXTRACT
 
 Key = tuple[str, str, str]  # pipeline, table, stage
 LEASE_TIME = timedelta(seconds=60)
@@ -296,6 +297,7 @@ class Books:
         """Close a run with the sums of its tables. Its own word is the last, whoever took it for dead meanwhile."""
         at = self.state.now()
         parts = self.state.read("table_run", record.key)
+        parts = [part for part in parts if part.key[2] != EXTRACT] or parts  # a staged row is not counted twice
         sums: dict[str, Value] = {name: sum(int(part.fields[name] or 0) for part in parts) for name in COUNTS}
         started_at = datetime.fromisoformat(str(record.fields["started_at"]))
         sums["milliseconds"] = int((at - started_at).total_seconds() * 1000)

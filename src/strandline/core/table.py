@@ -10,6 +10,9 @@ from enum import StrEnum
 
 from strandline.core.watermark import Cursor
 
+SYNC, EXTRACT, LOAD = "sync", "extract", "load"
+"""The stages there are: one hop, or into the stage and on to the target (`load:NAME` where targets have names)."""
+
 
 class Mode(StrEnum):
     MERGE = "merge"

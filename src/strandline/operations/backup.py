@@ -44,7 +44,7 @@ def _imported(project: Project, position: Position, wait: bool) -> Change:
     notes = [unreadable] if unreadable else []
     undecided = before.intent is not None or position.intent is not None
     if position.intent is not None:
-        with project.opened(position.pipeline) as opened:
+        with project.opened(position.pipeline, position.stage) as opened:
             position = settled(opened, configured(opened, position.table), position)
     if position.plan is not None:
         notes.append(f"the plan that run {position.plan.run_id} left open is dropped")

@@ -103,7 +103,7 @@ def _fenced(project: Project, change: Change) -> Change:
     except ConflictError as error:
         raise _moved(change) from error
     lease = replace(change.lease, token=change.lease.token + 1, revision=taken.revision)
-    with project.opened(after.pipeline) as opened:
+    with project.opened(after.pipeline, after.stage) as opened:
         (table,) = (part.table for part in opened.tables([after.table]))
         found = opened.sink.fence(table, after.epoch)
     held = change.before.batch

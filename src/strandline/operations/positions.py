@@ -12,8 +12,17 @@ from strandline.core.table import Mode, Table
 from strandline.core.watermark import Kind, Watermark
 from strandline.core.window import Window
 from strandline.operations.change import Change
-from strandline.operations.resting import Resting, at_rest, configured, free_lease, kind_of, settled, stored
-from strandline.pipeline import SYNC, Pipeline
+from strandline.operations.resting import (
+    Resting,
+    at_rest,
+    configured,
+    first_stage,
+    free_lease,
+    kind_of,
+    settled,
+    stored,
+)
+from strandline.pipeline import Pipeline
 from strandline.project import Project
 
 
@@ -23,7 +32,7 @@ def set_watermark(
     table: str,
     value: str | None = None,
     *,
-    stage: str = SYNC,
+    stage: str = "",
     kind: Kind | None = None,
     accept: bool = False,
     allow_duplicates: bool = False,
@@ -52,7 +61,7 @@ def reset(
     pipeline: str,
     table: str,
     *,
-    stage: str = SYNC,
+    stage: str = "",
     allow_duplicates: bool = False,
     wait: bool = False,
 ) -> Change:
@@ -69,7 +78,7 @@ def _beginning(table: Table, resting: Resting) -> Watermark | None:
     return window.low if window else None
 
 
-def import_from_target(project: Project, pipeline: str, table: str, *, stage: str = SYNC, wait: bool = False) -> Change:
+def import_from_target(project: Project, pipeline: str, table: str, *, stage: str = "", wait: bool = False) -> Change:
     """The position rebuilt from what the target says it holds: for a state that was lost or restored."""
     with at_rest(project, pipeline, table, stage, wait=wait, settling=False) as resting:
         before = resting.position
@@ -149,9 +158,9 @@ def _replanned(project: Project, position: Position, allow_duplicates: bool, wai
         return Change("replan", before, after, resting.lease, notes=tuple(resting.notes), fence=resting.dropped)
 
 
-def forget(project: Project, pipeline: str, table: str, *, stage: str = SYNC, wait: bool = False) -> Change:
+def forget(project: Project, pipeline: str, table: str, *, stage: str = "", wait: bool = False) -> Change:
     """Drop the position and the lease. History and target stay."""
-    books = project.books
+    books, stage = project.books, stage or first_stage(project, pipeline, table)
     before, unreadable = stored(books, pipeline, table, stage)
     if not before.revision:
         raise StateError("there is no position to forget", where=f"{pipeline}.{table}")
@@ -164,13 +173,13 @@ def forget(project: Project, pipeline: str, table: str, *, stage: str = SYNC, wa
 
 
 def rename(
-    project: Project, old: tuple[str, str], new: tuple[str, str], *, stage: str = SYNC, wait: bool = False
+    project: Project, old: tuple[str, str], new: tuple[str, str], *, stage: str = "", wait: bool = False
 ) -> Change:
     """Move a position to another (pipeline, table); `new` must be in the config and mean the same source and target.
 
     Refused where the target knows its batches by the old name: going on under a new one could apply a batch twice.
     """
-    books, where = project.books, ".".join(old)
+    books, where, stage = project.books, ".".join(old), stage or first_stage(project, *old)
     before, unreadable = stored(books, *old, stage)
     if not before.revision or unreadable:
         raise StateError(unreadable or "there is no position to rename", where=where)
@@ -178,7 +187,7 @@ def rename(
         remedy = f"Forget it first: strandline watermark forget -p {new[0]} -t {new[1]}"
         raise StateError(f"{'.'.join(new)} has a position already", where=where, remedy=remedy)
     lease = free_lease(books, *old, wait)
-    with project.opened(new[0]) as opened:
+    with project.opened(new[0], stage) as opened:
         table = configured(opened, new[1])
         before = settled(opened, replace(table, pipeline=old[0], name=old[1]), before)
         _check_same_target(opened, table, before)

@@ -13,10 +13,10 @@ from strandline.core.errors import ChangedError, LeaseError, StateError, Strandl
 from strandline.core.plan import check_unchanged
 from strandline.core.position import Horizon, Position
 from strandline.core.reconcile import settle
-from strandline.core.table import Table
+from strandline.core.table import SYNC, Table
 from strandline.core.watermark import Kind
 from strandline.core.window import Window
-from strandline.pipeline import Pipeline, unresolved
+from strandline.pipeline import Pipeline, one_stage
 from strandline.project import Project
 
 _POLL_SECONDS = 0.5
@@ -72,11 +72,11 @@ def at_rest(
 ) -> Iterator[Resting]:
     """LeaseError if a run is at work; with `wait`, wait for its end. Not `settling`: the position as it is stored."""
     books = project.books
-    with project.opened(pipeline) as opened:
+    with project.opened(pipeline, stage) as opened:
         found = configured(opened, table)
         try:
             lease = free_lease(books, pipeline, table, wait)
-            position, unreadable = stored(books, pipeline, table, stage)
+            position, unreadable = stored(books, pipeline, table, opened.stage)
             resting = Resting(opened, found, lease, position, [unreadable] if unreadable else [])
             if settling and unreadable:
                 _take_batch(resting)
@@ -110,8 +110,16 @@ def configured(opened: Pipeline, name: str) -> Table:
     """The table by the config's word alone; only one that a glob stands for needs the source."""
     for spec in opened.spec.tables:
         if spec.name == name:
-            return unresolved(opened.spec.name, spec)
+            return opened.unresolved(spec)
     return opened.tables([name])[0].table
+
+
+def first_stage(project: Project, pipeline: str, table: str) -> str:
+    """The stage that reads the source; of a pipeline that is no longer in the config, the first that is stored."""
+    if spec := project.config.pipelines.get(pipeline):
+        return one_stage(spec, "")
+    known = project.books.state.read("position", [pipeline, table])
+    return min((record.key[2] for record in known), default=SYNC)
 
 
 def stored(books: Books, pipeline: str, table: str, stage: str) -> tuple[Position, str]:
