@@ -16,7 +16,15 @@ from strandline import operations
 from strandline.config import load_config
 from strandline.core.batch import Batch
 from strandline.core.books import Books, Lease
-from strandline.core.errors import ConfigError, LeaseError, SourceError, StateError, TargetError, WindowError
+from strandline.core.errors import (
+    ConfigError,
+    LeaseError,
+    SourceError,
+    StateError,
+    StrandlineError,
+    TargetError,
+    WindowError,
+)
 from strandline.core.events import Event, Intended
 from strandline.core.position import Gap, Position, Status
 from strandline.core.protocols import Record
@@ -609,3 +617,42 @@ def test_a_state_restored_from_before_a_fence_takes_its_epoch_from_the_target(lo
     loaded.apply(operations.import_from_target(loaded, "shop", "orders"))
     loaded.world.poll()
     assert loaded.ids() == [1, 2, 3, 4]
+
+
+FOREIGN = {
+    "table_name": "settlement.orders",
+    "last_mysql_data_timestamp": "2026-01-01T00:00:05Z",
+    "mysql_status": "success",
+    "processed_s3_files": ["s3://bucket/path/file1.parquet"],
+    "last_error": None,
+}
+
+
+def test_a_watermark_that_another_tool_kept_is_taken_over(shop: Shop) -> None:
+    """Its `>` becomes our `[low`: the value itself is read once more, and nothing above it is left out."""
+    (change,) = operations.adopt(shop, FOREIGN, "shop")
+    assert (change.action, change.old, str(change.new)) == ("import", None, "2026-01-01 00:00:05")
+    assert any("read once more" in note for note in change.notes)
+    operations.apply(shop, [change], why="moving in")
+    assert str(shop.books.positions("shop")["shop", "orders", "sync"].watermark) == "2026-01-01 00:00:05"
+
+
+@pytest.mark.parametrize(
+    ("edit", "told"),
+    [
+        ({"table_name": "settlement.unknown"}, 'no pipeline has a table "settlement.unknown" or "unknown"'),
+        ({"last_mysql_data_timestamp": None}, "it has moved nothing yet"),
+        ({"last_mysql_data_timestamp": "2999-01-01T00:00:00Z"}, "in the future"),
+        ({"last_mysql_data_timestamp": "yesterday"}, "yesterday"),
+    ],
+)
+def test_a_foreign_watermark_that_makes_no_sense_is_refused(shop: Shop, edit: dict[str, str], told: str) -> None:
+    with pytest.raises(StrandlineError, match=told):
+        operations.adopt(shop, {**FOREIGN, **edit}, "shop")
+
+
+def test_documents_of_several_tables_in_one_are_told_from_our_export(shop: Shop) -> None:
+    parts = {"orders": {"last_mysql_data_timestamp": "2026-01-01T00:00:05Z"}}
+    assert operations.is_foreign(parts) and operations.is_foreign(FOREIGN)
+    assert not operations.is_foreign(operations.export(shop)) and not operations.is_foreign({})
+    assert [str(change.new) for change in operations.adopt(shop, parts, "shop")] == ["2026-01-01 00:00:05"]

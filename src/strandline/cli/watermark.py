@@ -257,19 +257,27 @@ def import_(
     yes: bool,
     stage: str = "",
 ) -> int:
-    """Restore positions from FILE (- is stdin), or one table's from its target (--from-target -t TABLE)."""
+    """Restore positions from FILE (- is stdin), or one table's from its target (--from-target -t TABLE).
+
+    FILE is what `watermark export` wrote, or the JSON document in which another tool keeps a table's watermark
+    (`last_mysql_data_timestamp`).
+    """
     from strandline import operations
     from strandline.cli.changes import carry_out
     from strandline.cli.selection import one_table
 
-    if from_target == (file is not None) or from_target != (table is not None) or (file and pipeline):
+    if from_target == (file is not None) or from_target != (table is not None):
         raise click.UsageError("give either FILE, or --from-target with -t TABLE", click.get_current_context())
     with invocation.project() as project:
         if table is not None:
             home = one_table(project, pipeline, table)
             found = [operations.import_from_target(project, home, table, stage=stage, wait=wait)]
         else:
-            found = operations.import_(project, _document(file or "-"), wait=wait)
+            document = _document(file or "-")
+            if operations.is_foreign(document):
+                found = operations.adopt(project, document, pipeline or "", wait=wait)
+            else:
+                found = operations.import_(project, document, wait=wait)
         return carry_out(invocation, project, found, why=why, yes=yes)
 
 

@@ -4,6 +4,7 @@ Every operation first gives `Change`s, which say what would be and write nothing
 shown, each with its history record, under compare-and-set. Target data is never touched. Knows nothing of terminals.
 """
 
+from strandline.operations.adopt import adopt, is_foreign
 from strandline.operations.backup import export, import_
 from strandline.operations.change import Change, apply
 from strandline.operations.positions import forget, import_from_target, rename, replan, reset, set_watermark
@@ -15,12 +16,14 @@ __all__ = [
     "OpenPlan",
     "PipelineStatus",
     "TableStatus",
+    "adopt",
     "apply",
     "export",
     "forget",
     "history",
     "import_",
     "import_from_target",
+    "is_foreign",
     "rename",
     "replan",
     "reset",

@@ -73,6 +73,6 @@ def _position(number: int, raw: Any) -> Position:
     spec = KINDS["position"]
     try:
         key = (str(raw["pipeline"]), str(raw["table"]), str(raw["stage"]))
-        return record_position(Record("position", key, {name: raw[name] for name in (*spec.text, *spec.integers)}))
+        return record_position(Record("position", key, {name: raw.get(name) for name in (*spec.text, *spec.integers)}))
     except (KeyError, TypeError, StateError) as error:
         raise ConfigError(f"position {number} of the export cannot be read ({error})", remedy=_REMEDY) from error

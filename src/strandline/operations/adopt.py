@@ -1,0 +1,72 @@
+"""Watermarks that people already keep: the JSON documents that a hand-made MySQL → S3 → Redshift job writes per table.
+
+Owns what such a document means to us; every check is that of `watermark set`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from strandline.core.errors import ConfigError
+from strandline.core.watermark import Kind
+from strandline.operations.change import Change
+from strandline.operations.positions import set_watermark
+from strandline.project import Project
+
+_MARK = "last_mysql_data_timestamp"
+
+
+def is_foreign(document: Any) -> bool:
+    """Whether this is one table's document, or several of them by table."""
+    return bool(_documents(document))
+
+
+def adopt(project: Project, document: Any, pipeline: str = "", *, wait: bool = False) -> list[Change]:
+    """One change per table. The other tool reads `> value`, so all below it is done; we read from it on, inclusive."""
+    return [_adopted(project, raw, pipeline, wait) for raw in _documents(document)]
+
+
+def _documents(document: Any) -> list[Mapping[str, Any]]:
+    if not isinstance(document, dict):
+        return []
+    if _MARK in document:
+        return [document]
+    parts = [{"table_name": name, **raw} for name, raw in document.items() if isinstance(raw, dict) and _MARK in raw]
+    return parts if len(parts) == len(document) else []
+
+
+def _adopted(project: Project, raw: Mapping[str, Any], pipeline: str, wait: bool) -> Change:
+    theirs, value = str(raw.get("table_name", "")), raw[_MARK]
+    home, table = _ours(project, theirs, pipeline)
+    if not isinstance(value, str):
+        raise ConfigError(
+            f"{theirs}: {_MARK} is {value!r}: it has moved nothing yet",
+            where=f"{home}.{table}",
+            remedy=f"There is nothing to take over: strandline sync -p {home} -t {table}",
+        )
+    change = set_watermark(project, home, table, value, kind=Kind.TIMESTAMP, wait=wait)
+    notes = [*change.notes, f"the other tool's `> {value}` is our `>=`: rows at exactly that value are read once more"]
+    if files := raw.get("processed_s3_files"):
+        notes.append(f"what it staged stays its own ({len(files)} files): only what we extract is loaded")
+    if raw.get("mysql_status") not in (None, "success"):
+        notes.append(f"its last run ended with {raw['mysql_status']}: {raw.get('last_error') or 'no error is noted'}")
+    return replace(change, action="import", notes=tuple(notes))
+
+
+def _ours(project: Project, theirs: str, pipeline: str) -> tuple[str, str]:
+    """Our pipeline and table for the other tool's name: the same name, or the same without its schema."""
+    short = theirs.rpartition(".")[2]
+    specs = [project.pipeline(pipeline)] if pipeline else project.config.pipelines.values()
+    for wanted in (theirs, short):
+        found = [(spec.name, wanted) for spec in specs if any(part.name == wanted for part in spec.tables)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            homes = ", ".join(home for home, _ in found)
+            raise ConfigError(f'table "{wanted}" is in several pipelines: {homes}', remedy="Say which: -p PIPELINE")
+    raise ConfigError(
+        f'no pipeline has a table "{theirs}" or "{short}"',
+        remedy="Name it under `tables:` first; a glob does not tell which table is meant.",
+    )
