@@ -19,7 +19,8 @@ from strandline.core.plan import Ask, Planned, make_plan
 from strandline.core.position import Position, Status
 from strandline.core.protocols import Spark
 from strandline.core.retry import retried
-from strandline.core.table import Table
+from strandline.core.run import Outcome
+from strandline.core.table import EXTRACT, Table
 from strandline.pipeline import Pipeline, one_stage, reads_source, some_stages
 from strandline.result import PipelinePlan, RunResult, error_text, joined, worst
 from strandline.running import Running
@@ -259,16 +260,58 @@ class Project:
         from strandline.verify.run import Deleting, Verifier
 
         running = self._running(pipeline, listener, caller)
-        with self.opened(pipeline, spark=spark) as opened:
-            verifier = Verifier(running.run_id, opened.source, opened.sink, listener, running.redact)
-            found = [verifier.verify(ask) for ask in self._asks(opened, tables, full=False)]
-            if not repair:
-                return tuple(part.verdict for part in found)
-            verdicts = verifier.repair(
-                found, Deleting(delete, delete_fraction), lambda work: running.carry_out(opened, work)
-            )
-            running.end(self.config.keep)
-            return verdicts
+        verdicts: list[Verdict] = []
+        for stage in (stage for stage in some_stages(self.pipeline(pipeline), ()) if stage != EXTRACT):
+            with self.opened(pipeline, stage, spark) as end, self._origin(end, spark) as origin:
+                asks = self._asks(origin, tables, full=False)
+                verifier = Verifier(running.run_id, origin.source, end.sink, listener, running.redact)
+                found = [verifier.verify(ask) for ask in (self._loaded(end, asks) if end.staged else asks)]
+                if not repair:
+                    verdicts += [part.verdict for part in found]
+                    continue
+                repairing = self._repairing(running, origin, end, asks)
+                verdicts += verifier.repair(found, Deleting(delete, delete_fraction), repairing)
+        running.end(self.config.keep)
+        return tuple(verdicts)
+
+    @contextmanager
+    def _origin(self, end: Pipeline, spark: SparkSession | None) -> Iterator[Pipeline]:
+        """The hop that reads the database which a target is a copy of."""
+        if end.staged:
+            with self.opened(end.spec.name, EXTRACT, spark) as opened:
+                yield opened
+        else:
+            yield end
+
+    def _loaded(self, end: Pipeline, asks: Sequence[Ask]) -> list[Ask]:
+        from strandline.stage.source import StageSource
+        from strandline.verify.staged import as_loaded
+
+        assert isinstance(end.source, StageSource)
+        positions = self.books.positions(end.spec.name)
+        loaded = []
+        for ask in asks:
+            key = (ask.table.pipeline, ask.table.name, end.stage)
+            position = positions.get(key) or Position(*key)
+            loaded.append(as_loaded(ask, position, end.source.reached(ask.table, position.watermark)))
+        return loaded
+
+    def _repairing(
+        self, running: Running, origin: Pipeline, end: Pipeline, asks: Sequence[Ask]
+    ) -> Callable[[list[Planned]], Sequence[Outcome]]:
+        """How a repair's plans are carried out: as they are, or through the stage."""
+        from strandline.verify.staged import as_extract, furthest
+
+        asked = {ask.table.name: ask for ask in asks}
+
+        def repairing(work: list[Planned]) -> Sequence[Outcome]:
+            if not end.staged:
+                return running.carry_out(end, work)
+            extracted = running.carry_out(origin, [as_extract(part, asked[part.table.name]) for part in work])
+            names = [part.table.name for part in work]
+            return furthest(extracted, running.carry_out(end, self._planning(running, names, None)(end)))
+
+        return repairing
 
     def _asks(self, opened: Pipeline, only: Collection[str], full: bool) -> list[Ask]:
         """Tables with their positions, and who is at work on them."""
