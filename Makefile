@@ -43,6 +43,7 @@ mutants: setup
 lock: setup
 	$(BIN)/uv pip compile requirements/build.in --upgrade $(LOCK) --output-file requirements/build.txt
 	$(BIN)/uv pip compile pyproject.toml --extra dev --upgrade $(LOCK) --output-file requirements/dev.txt
+	$(BIN)/uv pip compile requirements/fakesnow.in --upgrade $(LOCK) --output-file requirements/fakesnow.txt
 
 LOCK := --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command "make lock"
 

@@ -33,7 +33,9 @@ def _documents(document: Any) -> list[Mapping[str, Any]]:
         return []
     if _MARK in document:
         return [document]
-    parts = [{"table_name": name, **raw} for name, raw in document.items() if isinstance(raw, dict) and _MARK in raw]
+    parts: list[Mapping[str, Any]] = [
+        {"table_name": name, **raw} for name, raw in document.items() if isinstance(raw, dict) and _MARK in raw
+    ]
     return parts if len(parts) == len(document) else []
 
 
