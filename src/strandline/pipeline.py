@@ -195,6 +195,7 @@ class Pipeline:
             None if spec.cursor is None else Cursor(spec.cursor, Kind.TIMESTAMP),  # typed by the source
             key=spec.key,
             deleted=spec.deleted,
+            nulls=spec.nulls,
             slice_rows=spec.slice_rows,
             schema=spec.schema,
             shared=spec.shared,
@@ -209,6 +210,5 @@ class Pipeline:
             transform=spec.transform,
             initial=spec.initial,
             lookback=spec.lookback,
-            nulls=spec.nulls,
             max_stall=spec.max_stall,
         )

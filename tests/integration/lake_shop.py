@@ -40,7 +40,8 @@ class Shop:
     @property
     def config(self) -> Path:
         path = self.folder / "strandline.yml"
-        pipeline = {"source": self.url, "target": "delta:lake", "tables": self.tables, **self.pipeline}
+        target = {} if "targets" in self.pipeline else {"target": "delta:lake"}
+        pipeline = {"source": self.url, **target, "tables": self.tables, **self.pipeline}
         path.write_text(yaml.safe_dump({"pipelines": {"shop": pipeline}}))
         return path
 
