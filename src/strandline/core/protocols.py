@@ -40,12 +40,14 @@ class Changes(Protocol):
     """Columns that order several changes of one key; empty: there is no order."""
     query: str | None
     """SQL that yields the rows inside the source's own database; None where rows must pass through Spark."""
-    files: Sequence[str] | None
-    """Files that already hold exactly these rows; None where there are none."""
     how: How | None
     """How a source that keeps batches says they are applied; None: the plan decides."""
     repair: Repair | None
     """What these rows repair, with How.REPAIR."""
+
+    @property
+    def files(self) -> Sequence[str] | None:
+        """Files that already hold exactly these rows; None where there are none."""
 
     def frame(self, spark: SparkSession) -> DataFrame:
         """The rows as a lazy DataFrame on this session, transformed as the table asks. Nothing is read yet."""

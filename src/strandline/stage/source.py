@@ -116,6 +116,14 @@ class StageSource:
         self._refuse_cleaned(table, ledger, found)
         return StageChanges(self.objects, storage_settings(self.endpoint), ledger.layout, table, found)
 
+    def reached(self, table: Table, number: Watermark | None) -> Watermark | None:
+        """How far into the database the batches below this number go."""
+        if number is None or int(number.text) <= 1:
+            return None
+        ledger = self._ledger(table.name)
+        last = ledger.between(int(number.text) - 1, int(number.text))
+        return last[-1].batch.watermark if last else None
+
     def forms(self, table: Table) -> dict[str, Form | None]:
         raise _not_compared(table)
 
