@@ -231,7 +231,7 @@ class ObjectState:
             found = self._objects.find(_ROOT)
             if found is not None:
                 return found
-        ours = first is not None and first.key.partition("/")[0] in FAMILIES
+        ours = first is not None and first.key.partition("/")[0] in (*FAMILIES, "clock", "index", "open")
         raise StateError(
             f"the state {self._objects.address} has lost its own mark, {_ROOT}"
             if ours

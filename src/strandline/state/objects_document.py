@@ -59,18 +59,21 @@ class Document:
         return Document(self.place, self.revision + 1, records, (write, *self.writes)[:_WRITES], tuple(owed))
 
     def damaged(self, revision: int, damage: str) -> Document:
-        """This last good revision, in the place of a later one that cannot be read."""
+        """This last good revision, in the place of a later one that cannot be read.
+
+        Each record counts as written once more: whoever has seen it only as it was before is refused.
+        """
         records = {id_: self._marked(record, damage) for id_, record in self.records.items()}
         return Document(self.place, revision, records, self.writes, damage=damage)
 
     def _marked(self, record: Record, damage: str) -> Record:
         """A lease expires by itself; the last one known is waited for."""
         if record.kind == "lease":
-            return record
+            damage = ""
         if record.kind == "position":
             last = f"watermark {record.fields['watermark']} of {record.fields['updated_at']}"
             damage = f"{damage} (last good version: revision {self.revision}, {last})"
-        return replace(record, damage=damage)
+        return replace(record, revision=record.revision + 1, damage=damage)
 
 
 def encoded(document: Document) -> bytes:

@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 _NUMBER = re.compile(r"(.+)/(\d{12})\.json")
 _SIDE_BY_SIDE = 16
 _ATTEMPTS = 3
+_LOCKS = 64
 _KEPT, _MOST = 3, 8  # revisions that stay, and how many there may be until the others are removed
 
 A = TypeVar("A")
@@ -49,9 +50,9 @@ class Documents:
         self._objects = objects
         self._clock = clock
         self._settle = settle
-        self._pool = ThreadPoolExecutor(_SIDE_BY_SIDE, "strandline-state")
         self._lock = threading.Lock()
-        self._locks: dict[str, threading.Lock] = {}
+        # Several documents may share a lock. Whoever holds one of history takes no other.
+        self._locks = {history: [threading.Lock() for _ in range(_LOCKS)] for history in (False, True)}
         self._known: dict[str, tuple[str, Document]] = {}  # by folder: the ETag of the newest revision seen
 
     def close(self) -> None:
@@ -60,7 +61,10 @@ class Documents:
 
     def side_by_side(self, work: Callable[[A], B], on: Iterable[A]) -> list[B]:
         given = list(on)
-        return list(self._pool.map(work, given)) if len(given) > 1 else [work(each) for each in given]
+        if len(given) < 2:
+            return [work(each) for each in given]
+        with ThreadPoolExecutor(min(_SIDE_BY_SIDE, len(given)), "strandline-state") as pool:
+            return list(pool.map(work, given))
 
     def folders(self, prefix: str, after: str = "") -> Iterator[tuple[Place, list[Entry]]]:
         """Every document in this folder and below with its revisions, oldest first. Strangers are passed by."""
@@ -85,7 +89,7 @@ class Documents:
     def write(self, place: Place, change: Change, *, owed: Sequence[Record] = (), new: bool = False) -> Document:
         """Write the next revision, on top of whatever others wrote meanwhile. `new`: probably there is none yet."""
         folder, mark = place.folder, secrets.token_hex(8)
-        with self._lock_of(folder):
+        with self._lock_of(place):
             known = self._known.get(folder)
             base, fresh = (known[1] if known else Document(place)), False
             if known is None and not new:
@@ -141,7 +145,8 @@ class Documents:
             )
         newest = entries[-1]
         if created and newest.key == key:
-            self._clock.saw(newest, before, steady())
+            if trouble is None:
+                self._clock.saw(newest, before, steady())
             self._remember(newest, document)
             self._tidy(document, entries)
             return True
@@ -208,9 +213,8 @@ class Documents:
         except StrandlineError as error:
             log.warning("old revisions of %s stay for now: %s", document.place.folder, error)
 
-    def _lock_of(self, folder: str) -> threading.Lock:
-        with self._lock:
-            return self._locks.setdefault(folder, threading.Lock())
+    def _lock_of(self, place: Place) -> threading.Lock:
+        return self._locks[place.family.history][hash(place.folder) % _LOCKS]
 
 
 def _id(record: Record) -> tuple[str, tuple[str, ...]]:

@@ -70,7 +70,8 @@ class History:
             if place.parts[0] < before:
                 documents += 1
                 old += [entry.key for entry in entries]
-        for index in sorted(index for index in self._indexes if index.startswith(f"index/{family.name}/")):
+        of_these = (f"index/{family.name}/", *(("open/",) if family.name == "runs" else ()))
+        for index in sorted(index for index in self._indexes if index.startswith(of_these)):
             keys = [entry.key for entry in self._objects.list(index, after=f"{index}/{filed(before)}")]
             old += [key for key in keys if identity_of(key.rpartition("/")[2]) < before]
         self._objects.delete(old)
