@@ -27,6 +27,7 @@ from strandline.objects.directory import DirectoryObjects
 from strandline.sinks import open_sink
 from strandline.state import open_state
 from strandline.state.memory import MemoryState
+from strandline.state.objects import ObjectState
 from strandline.testing.database import Row
 from strandline.testing.memory import MemorySink
 from strandline.testing.world import Killed, World
@@ -318,6 +319,8 @@ def dies_everywhere(journey: Journey) -> None:
 def test_at_every_event(request: pytest.FixtureRequest, state: State, sink: str, mode: Mode) -> None:
     """Where a batch costs nothing, also before and after every write of the state: as a run is entered into the
     history, and as it is closed, no event tells of it."""
+    if sink == "delta" and isinstance(state, ObjectState):
+        pytest.skip("what Spark adds was shown on the other stores, and this one is at every object below")
     target, quick = SINKS[sink](request), sink == "memory"
     journey = Journey(target, state, mode=mode, inside=quick, every_write=quick)
     dies_everywhere(journey)

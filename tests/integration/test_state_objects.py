@@ -27,7 +27,8 @@ from strandline.core.errors import (
 from strandline.core.position import Position, Status
 from strandline.core.watermark import Kind, Watermark
 from strandline.endpoint import Endpoint
-from strandline.objects import Entry, Objects, open_objects
+from strandline.objects import Entry, open_objects
+from strandline.objects.directory import DirectoryObjects
 from strandline.state import open_state, schema
 from strandline.state.objects import ObjectState
 from strandline.testing.state import position, run
@@ -36,31 +37,23 @@ from strandline.testing.stores import Seaweed
 ORDERS = Position("shop", "orders", "sync")
 
 
-class Watched:
-    """A real store behind a count of requests, with answers that can be lost."""
+class Watched(DirectoryObjects):
+    """Objects in a directory behind a count of requests, with answers that can be lost."""
 
-    def __init__(self, objects: Objects) -> None:
-        self._objects = objects
-        self.address = objects.address
+    def __init__(self, path: str) -> None:
+        super().__init__(path)
         self.asked: Counter[str] = Counter()
         self.lost = 0  # so many answers to creations do not come back
         self.down = False
         self.then: Callable[[], object] = lambda: None  # what happens right after the next creation
 
-    def url(self, key: str) -> str:
-        return self._objects.url(key)
-
-    def get(self, key: str) -> bytes | None:
-        self._ask("get")
-        return self._objects.get(key)
-
     def find(self, key: str) -> tuple[bytes, Entry] | None:
         self._ask("get")
-        return self._objects.find(key)
+        return super().find(key)
 
     def create(self, key: str, data: bytes) -> bool:
         self._ask("put")
-        created = self._objects.create(key, data)
+        created = super().create(key, data)
         then, self.then = self.then, lambda: None
         then()
         if self.lost:
@@ -70,18 +63,18 @@ class Watched:
 
     def replace(self, key: str, data: bytes, etag: str | None = None) -> str | None:
         self._ask("put")
-        return self._objects.replace(key, data, etag)
+        return super().replace(key, data, etag)
 
     def list(self, prefix: str = "", after: str = "") -> Iterator[Entry]:
         self._ask("list")
-        for number, entry in enumerate(self._objects.list(prefix, after), 1):
+        for number, entry in enumerate(super().list(prefix, after), 1):
             if number % 1000 == 1 and number > 1:
                 self._ask("list")
             yield entry
 
     def delete(self, keys: Iterable[str]) -> None:
         self._ask("delete")
-        self._objects.delete(keys)
+        super().delete(keys)
 
     def cost(self) -> dict[str, int]:
         """Requests since the last time this was asked."""
@@ -101,7 +94,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def objects(folder: Path) -> Watched:
-    return Watched(open_objects(Endpoint.parse(str(folder))))
+    return Watched(str(folder))
 
 
 def opened(folder: Path, **options: str) -> ObjectState:

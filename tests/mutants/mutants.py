@@ -24,6 +24,7 @@ STALL, BACKFILL, RECONCILE = "tests/unit/test_stall.py", "tests/unit/test_backfi
 POSTGRES, MARIADB = (f"tests/contracts/test_source.py::Test{name}Source" for name in ("Postgres", "Mariadb"))
 BARRIER_PG, BARRIER_MY = "tests/integration/test_barrier_postgres.py", "tests/integration/test_barrier_mysql.py"
 DELTA = "tests/contracts/test_sink.py::TestDeltaSink"
+DOCUMENTS = "tests/integration/test_state_objects.py"
 
 
 @dataclass(frozen=True)
@@ -265,6 +266,56 @@ MUTANTS = (
         "held = None if log is None else _held(log, table, batch)\n        if held is None:",
         "held = None if log is None else log.receipt(table)\n        if held is None:",
         (f"{DELTA}::test_a_zombie_that_wakes_up_past_its_checks_commits_nothing",),
+    ),
+    # the state as documents
+    Mutant(
+        "a revision that could be created is taken for the newest",
+        "state/objects_documents.py",
+        "if created and newest.key == key:",
+        "if created:",
+        (f"{DOCUMENTS}::test_a_writer_that_slept_through_many_revisions_is_refused",),
+    ),
+    Mutant(
+        "a write that others went on from counts as lost",
+        "state/objects_documents.py",
+        "if mark in self._newest(document.place, entries).writes:",
+        "if False:",
+        (f"{DOCUMENTS}::test_a_write_that_others_went_on_from_counts_as_made",),
+    ),
+    Mutant(
+        "checksums are not compared",
+        "state/objects_document.py",
+        'if body.pop("checksum") != _checksum(body):',
+        'if not body.pop("checksum"):',
+        (f"{DOCUMENTS}::test_a_damaged_document_is_named_with_its_last_good_version_and_disturbs_no_other",),
+    ),
+    Mutant(
+        "a stage that was not restored goes on from its last good version",
+        "state/objects_document.py",
+        "return replace(record, revision=record.revision + 1, damage=damage)",
+        'return replace(record, revision=record.revision + 1, damage="")',
+        (f"{DOCUMENTS}::test_what_replaces_a_damaged_position_leaves_the_other_stage_damaged",),
+    ),
+    Mutant(
+        "what was seen before the damage may be written over it",
+        "state/objects_document.py",
+        "return replace(record, revision=record.revision + 1, damage=damage)",
+        "return replace(record, damage=damage)",
+        (f"{DOCUMENTS}::test_whoever_saw_only_what_was_before_the_damage_is_refused",),
+    ),
+    Mutant(
+        "history that a dead writer owed is not made up for",
+        "state/objects.py",
+        "missing = [record for record in parts if base.stored(record) == record.revision - 1]",
+        "missing: list[Record] = []",
+        ("tests/integration/test_crash_matrix.py::test_between_the_objects_of_one_write",),
+    ),
+    Mutant(
+        "a lease taken before a conflict is kept",
+        "core/books.py",
+        "self._give_back(taken)",
+        "pass",
+        (f"{DOCUMENTS}::test_a_lease_taken_before_a_conflict_is_given_back",),
     ),
 )
 

@@ -98,6 +98,7 @@ class Seaweed(ObjectStore):
             f"-s3.port={self.port}",
             f"-s3.config={self.folder}/s3.json",
             "-s3.port.iceberg=0",
+            "-s3.port.lance=0",
             *(f"-{name}={port}" for name, port in zip(given, ports, strict=True)),
         ]
 
