@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import psycopg
 import pytest
 from psycopg.rows import dict_row
+from pymysql.cursors import DictCursor
 
 from strandline.core.errors import ConfigError
 from strandline.core.table import Table
 from strandline.endpoint import Endpoint
 from strandline.sinks import open_sink
+from strandline.testing.servers import MariaDB
 from strandline.testing.sink import Connect, Read, Row, SinkContract
 
 if TYPE_CHECKING:
@@ -50,6 +52,27 @@ class TestPostgresSink(SinkContract):
         def rows(table: Table) -> list[Row]:
             with psycopg.connect(pg_database, row_factory=dict_row) as connection:
                 return connection.execute(f"SELECT * FROM {table.target}").fetchall()
+
+        return rows
+
+
+class TestMySqlSink(SinkContract):
+    keys_enforced = True
+
+    @pytest.fixture
+    def connect(self, mariadb: MariaDB, spark: SparkSession) -> Iterator[Connect]:
+        with mariadb.connect() as connection, connection.cursor() as cursor, ExitStack() as opened:
+            cursor.execute("CREATE DATABASE shop")
+            endpoint = Endpoint.parse(mariadb.url("shop"))
+            yield lambda: opened.enter_context(closing(open_sink(endpoint, lambda: spark)))
+            cursor.execute("DROP DATABASE shop")
+
+    @pytest.fixture
+    def read(self, mariadb: MariaDB) -> Read:
+        def rows(table: Table) -> list[Row]:
+            with mariadb.connect("shop") as connection, connection.cursor(DictCursor) as cursor:
+                cursor.execute(f"SELECT * FROM {table.target}")
+                return list(cursor.fetchall())
 
         return rows
 

@@ -18,6 +18,11 @@ def open_sink(endpoint: Endpoint, spark: Spark) -> Sink:
         from strandline.sinks.sql import SqlSink
 
         return SqlSink(endpoint, PostgresTarget(endpoint), spark)
+    if endpoint.scheme == "mysql":
+        from strandline.sinks.mysql import MySqlTarget
+        from strandline.sinks.sql import SqlSink
+
+        return SqlSink(endpoint, MySqlTarget(endpoint), spark)
     raise ConfigError(
         f"{endpoint} cannot be a target",
         remedy="Write delta:FOLDER, delta:s3://bucket/prefix, or a PostgreSQL or MySQL database as the target.",

@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
 
 from strandline.core.errors import CommitUnknownError, StrandlineError, TargetError, TransientError
 from strandline.core.table import Column
 from strandline.sinks.postgres_target import PostgresTargetDialect
-from strandline.sinks.sql_dialect import STAGE, Held, Place, Writer, no_schema
+from strandline.sinks.sql_dialect import STAGE, Held, Place, Writer, no_schema, writer
 from strandline.sources import postgres_session
 from strandline.sources.postgres_session import PostgresSession, reader
 
@@ -89,19 +88,8 @@ class PostgresTarget(PostgresSession):
     @cached_property
     def writer(self) -> Writer:
         """Texts go without a type, so that the staging table's columns say what they are."""
-        given = reader(self.endpoint)
-        left_out = ("readOnly", "fetchsize", "sessionInitStatement", "preferTimestampNTZ", "binaryTransferDisable")
-        kept = {name: value for name, value in given.properties.items() if name not in left_out}
-        kept = {name: value for name, value in kept.items() if not name.startswith("pushDown")}
-        spelled = {
-            **{name: value for name, value in kept.items() if not name.islower()},
-            "ApplicationName": WRITER,
-            "reWriteBatchedInserts": "true",
-            "stringtype": "unspecified",
-        }
-        url = f"{given.url}?" + "&".join(f"{name}={quote(value, '')}" for name, value in spelled.items())
-        plain = {name: value for name, value in kept.items() if name.islower()}
-        return Writer(url, {**plain, "batchsize": "10000", "isolationLevel": "READ_COMMITTED"}, translate)
+        chosen = {"ApplicationName": WRITER, "reWriteBatchedInserts": "true", "stringtype": "unspecified"}
+        return writer(reader(self.endpoint), chosen, ("readOnly", "binaryTransferDisable"), translate)
 
     def identity(self) -> str:
         return self._identity

@@ -9,7 +9,7 @@ from strandline.core.errors import SourceError
 from strandline.core.table import Column
 from strandline.sinks.delta_rows import literal as spark_literal
 from strandline.sinks.delta_rows import quoted as spark_quoted
-from strandline.sinks.sql_dialect import Field, Place, Step
+from strandline.sinks.sql_dialect import Field, Matched, Place, Step
 from strandline.sources.dialect import REFUSED
 from strandline.sources.postgres_dialect import PostgresDialect
 
@@ -37,6 +37,7 @@ class PostgresTargetDialect(PostgresDialect):
     now = "now()"
     stamp = "timestamptz"
     exact_text = 'COLLATE "C"'
+    overriding = " OVERRIDING SYSTEM VALUE"
 
     def __init__(self, version: int = 17) -> None:
         """`version`: the server's, as in 17.2."""
@@ -65,6 +66,9 @@ class PostgresTargetDialect(PostgresDialect):
 
     def own(self, field: Field) -> str | None:
         return field.source
+
+    def bare(self, type_text: str) -> str:
+        return type_text
 
     def takes(self, held: str, spark: str) -> bool:
         if held == "numeric" and spark.startswith("decimal("):
@@ -111,9 +115,14 @@ class PostgresTargetDialect(PostgresDialect):
         listed = ", ".join(f"ADD COLUMN IF NOT EXISTS {self.quote(column.name)} {column.type}" for column in columns)
         return [f"ALTER TABLE {self.place(place)} {listed}", *self._comments(self.place(place), columns)]
 
-    def retype(self, place: Place, columns: Sequence[Column], *, empty: bool = False) -> list[str]:
-        using = " USING NULL" if empty else ""
-        listed = ", ".join(f"ALTER COLUMN {self.quote(column.name)} TYPE {column.type}{using}" for column in columns)
+    def retype(self, place: Place, columns: Sequence[Column]) -> list[str]:
+        listed = ", ".join(f"ALTER COLUMN {self.quote(column.name)} TYPE {column.type}" for column in columns)
+        return [f"ALTER TABLE {self.place(place)} {listed}"]
+
+    def retype_empty(self, place: Place, columns: Sequence[Column]) -> list[str]:
+        listed = ", ".join(
+            f"ALTER COLUMN {self.quote(column.name)} TYPE {column.type} USING NULL" for column in columns
+        )
         return [f"ALTER TABLE {self.place(place)} {listed}"]
 
     def unless_there(self, into: str, values: str) -> str:
@@ -148,27 +157,25 @@ class PostgresTargetDialect(PostgresDialect):
     def delete_where(self, target: str, where: str) -> str:
         return f"DELETE FROM {target} AS t WHERE {where}"
 
-    def insert(self, target: str, columns: Sequence[str], select: str, *, numbered: bool) -> str:
-        return f"INSERT INTO {target} ({', '.join(columns)}){' OVERRIDING SYSTEM VALUE' if numbered else ''} {select}"
-
-    def merge(
-        self, target: str, columns: Sequence[tuple[str, str]], sets: Sequence[tuple[str, str]], rows: str, on: str,
-        newer: str, gone: str, *, numbered: bool,
-    ) -> Step | None:  # fmt: skip
+    def merge(self, matched: Matched, /) -> Step | None:
         if self.version < 17:
             return None
+        gone, newer = matched.gone, matched.newer
         alive = f" AND ({gone}) IS NOT TRUE" if gone else ""
         clauses = [f"WHEN MATCHED AND {gone} AND {newer} THEN DELETE"] if gone else []
-        if sets:
-            listed = ", ".join(f"{name} = {value}" for name, value in sets)
+        if matched.sets:
+            listed = ", ".join(f"{name} = {value}" for name, value in matched.sets)
             clauses.append(f"WHEN MATCHED{alive} AND {newer} THEN UPDATE SET {listed}")
-        override = " OVERRIDING SYSTEM VALUE" if numbered else ""
-        names, values = ", ".join(name for name, _ in columns), ", ".join(f"s.{staged}" for _, staged in columns)
+        names = ", ".join(name for name, _ in matched.columns)
+        values = ", ".join(f"s.{staged}" for _, staged in matched.columns)
+        override = self.overriding if matched.numbered else ""
         clauses.append(f"WHEN NOT MATCHED{alive} THEN INSERT ({names}){override} VALUES ({values})")
         counts = ", ".join(f"count(*) FILTER (WHERE act = '{act}')" for act in ("INSERT", "UPDATE", "DELETE"))
+        merge = f"MERGE INTO {matched.target} AS t USING {matched.rows} AS s ON {matched.on}"
         return Step(
-            f"WITH done AS (MERGE INTO {target} AS t USING {rows} AS s ON {on}\n" + "\n".join(clauses) + "\n"
-            f"RETURNING merge_action() AS act) SELECT {counts} FROM done",
+            "\n".join(
+                [f"WITH done AS ({merge}", *clauses, f"RETURNING merge_action() AS act) SELECT {counts} FROM done"]
+            ),
             ("inserted", "updated", "deleted"),
         )
 

@@ -59,17 +59,17 @@ class SqlSink:
         from strandline.sinks.sql_errors import told
         from strandline.sinks.sql_write import Write
 
-        with told(table, changes, self._database.writer.translate):
-            write = self._writes[table.name] = Write(self._database, self._spark(), table, place, batch, changes)
-            try:
+        write = self._writes[table.name] = Write(self._database, self._spark(), table, place, batch, changes)
+        try:
+            with told(table, changes, write.translate):
                 return write.run(seen, how, repair, create=self._create)
-            except Exception:
-                self._refuse_overtaken(table, place, batch)
-                raise
-            finally:
-                del self._writes[table.name]
-                write.close()
-                self._warn(table, write.warnings)
+        except StrandlineError:
+            self._refuse_overtaken(table, place, batch)
+            raise
+        finally:
+            del self._writes[table.name]
+            write.close()
+            self._warn(table, write.warnings)
 
     def fence(self, table: Table, epoch: int) -> Receipt | None:
         """Whoever is at work has locked the ledger's row: raising its fence waits for them."""

@@ -6,15 +6,16 @@ source: quoting, literals, canonical text for `verify`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from strandline.core.errors import StrandlineError, TargetError
 from strandline.core.table import Column
 from strandline.sources import names
 from strandline.sources.dialect import Dialect
+from strandline.sources.jdbc import SPARKS, Reader
 
 LEDGER = "strandline_ledger"
 STAGE = "strandline_stage_"
@@ -71,6 +72,20 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Matched:
+    """Rows `s` of a batch and a target `t`: what makes two of them one, and when the batch's counts."""
+
+    target: str
+    columns: Sequence[tuple[str, str]]  # of the target, and of the rows
+    sets: Sequence[tuple[str, str]]
+    rows: str
+    on: str
+    newer: str
+    gone: str  # true for a row that is to be deleted; empty: there is none
+    numbered: bool
+
+
+@dataclass(frozen=True)
 class Writer:
     """How Spark reaches the database to write. The login travels as properties, never in the URL."""
 
@@ -84,6 +99,7 @@ class TargetDialect(Dialect, Protocol):
     """Whether ALTER TABLE takes part in a transaction; where not, it ends it."""
     now: str
     exact_text: str  # makes a text column tell any two texts apart
+    overriding: str  # in an INSERT, makes a numbered column take the value given
     stamp: str  # type of a moment
 
     def fold(self, name: str) -> str:
@@ -97,6 +113,9 @@ class TargetDialect(Dialect, Protocol):
 
     def sql_type(self, field: Field) -> str | None:
         """The type that holds every value of Spark's, as the catalog spells it; None: none does."""
+
+    def bare(self, type_text: str) -> str:
+        """A type without the words that say nothing about the values it holds."""
 
     def takes(self, held: str, spark: str) -> bool:
         """Whether a column of a type that somebody else chose holds every value of Spark's exactly."""
@@ -118,8 +137,11 @@ class TargetDialect(Dialect, Protocol):
 
     def add(self, place: Place, columns: Sequence[Column]) -> list[str]: ...
 
-    def retype(self, place: Place, columns: Sequence[Column], *, empty: bool = False) -> list[str]:
-        """Give columns another type; `empty`: there is no row whose value could be converted."""
+    def retype(self, place: Place, columns: Sequence[Column]) -> list[str]:
+        """Give columns another type, and convert what they hold."""
+
+    def retype_empty(self, place: Place, columns: Sequence[Column]) -> list[str]:
+        """Give columns another type where there is no row whose value could be converted."""
 
     def unless_there(self, into: str, values: str) -> str:
         """An INSERT of one row that does nothing if one of its keys is there already."""
@@ -148,12 +170,7 @@ class TargetDialect(Dialect, Protocol):
     def delete_where(self, target: str, where: str) -> str:
         """Delete from `t` by a condition."""
 
-    def insert(self, target: str, columns: Sequence[str], select: str, *, numbered: bool) -> str: ...
-
-    def merge(
-        self, target: str, columns: Sequence[tuple[str, str]], sets: Sequence[tuple[str, str]], rows: str, on: str,
-        newer: str, gone: str, *, numbered: bool,
-    ) -> Step | None:  # fmt: skip
+    def merge(self, matched: Matched, /) -> Step | None:
         """Delete, update and insert in one statement that counts all three; None: not here."""
 
     def analyze(self, place: Place) -> str: ...
@@ -223,3 +240,17 @@ def no_schema(kind: str, schema: str, create: str) -> TargetError:
         f'the target has no {kind} "{schema}"',
         remedy=f"Make it:   {create}\nOr give the table another `target:`, or the target the option `schema`.",
     )
+
+
+def writer(
+    given: Reader,
+    chosen: Mapping[str, str],
+    left_out: Collection[str],
+    translate: Callable[[str], StrandlineError | None],
+) -> Writer:
+    """How Spark writes where it is known how it reads: the driver's settings with `chosen` and without `left_out`."""
+    settings = {**given.properties, **chosen}
+    driver = {name: value for name, value in settings.items() if name not in (*left_out, *SPARKS, "fetchsize")}
+    plain = {name: value for name, value in driver.items() if name.islower()}
+    address = replace(given, properties=driver).address
+    return Writer(address, {**plain, "batchsize": "10000", "isolationLevel": "READ_COMMITTED"}, translate)

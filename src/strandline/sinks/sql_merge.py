@@ -14,7 +14,7 @@ from strandline.core.batch import How
 from strandline.core.table import Mode, Table
 from strandline.core.watermark import Kind
 from strandline.core.window import Repair
-from strandline.sinks.sql_dialect import Held, Step, TargetDialect
+from strandline.sinks.sql_dialect import Held, Matched, Step, TargetDialect
 from strandline.sinks.sql_stage import Pair, Rows
 from strandline.sources.dialect import in_part
 
@@ -63,9 +63,8 @@ class Merge:
     def _changes(self, newer: str) -> list[Step]:
         on, numbered, gone = self._on(self._keys), bool(self.held.numbered), self.rows.gone
         columns = [(self._quoted(pair), pair.staged) for pair in self.rows.pairs]
-        merge = self.dialect.merge(
-            self._target, columns, self._sets, self.rows.relation, on, newer, gone, numbered=numbered
-        )
+        matched = Matched(self._target, columns, self._sets, self.rows.relation, on, newer, gone, numbered)
+        merge = self.dialect.merge(matched)
         if merge is not None:
             return [merge]
         relation, alive = self.rows.relation, self.rows.alive
@@ -75,8 +74,8 @@ class Merge:
                 Step(self.dialect.delete(self._target, relation, f"{on} AND {gone} AND {newer}"), ("deleted",))
             )
         if self._sets:
-            matched = f"{on} AND {alive} AND {newer}"
-            steps.append(Step(self.dialect.update(self._target, self._sets, relation, matched), ("updated",)))
+            alive_on = f"{on} AND {alive} AND {newer}"
+            steps.append(Step(self.dialect.update(self._target, self._sets, relation, alive_on), ("updated",)))
         return [*steps, self._insert([alive, self._missing(on)])]
 
     def _insert(self, conditions: Sequence[str]) -> Step:
@@ -84,9 +83,8 @@ class Merge:
         staged = ", ".join(f"s.{pair.staged}" for pair in self.rows.pairs)
         where = " AND ".join(conditions) or "1 = 1"
         select = f"SELECT {staged} FROM {self.rows.relation} s WHERE {where}"
-        return Step(
-            self.dialect.insert(self._target, columns, select, numbered=bool(self.held.numbered)), ("inserted",)
-        )
+        override = self.dialect.overriding if self.held.numbered else ""
+        return Step(f"INSERT INTO {self._target} ({', '.join(columns)}){override} {select}", ("inserted",))
 
     @property
     def _target(self) -> str:

@@ -68,7 +68,9 @@ def settle(
         if present is None:
             added.append(fresh)
             fields.append(field)
-        elif present.type == fresh.type or dialect.takes(present.type, field.dataType.simpleString()):
+        elif dialect.bare(present.type) == dialect.bare(fresh.type) or dialect.takes(
+            present.type, field.dataType.simpleString()
+        ):
             chosen.append(present)
             continue
         else:

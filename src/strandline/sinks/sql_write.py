@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,9 +11,9 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from strandline.core.batch import Applied, Batch, How
-from strandline.core.errors import BatchConflictError, TargetError, TransientError
+from strandline.core.errors import BatchConflictError, StrandlineError, TargetError, TransientError
 from strandline.core.protocols import Changes
-from strandline.core.table import Mode, Table
+from strandline.core.table import Column, Mode, Table
 from strandline.core.window import Repair
 from strandline.sinks.delta_schema import check_columns, plain
 from strandline.sinks.sql_dialect import Database, Held, Place, Session
@@ -42,6 +43,7 @@ class Write:
         self._changes = changes
         self._session = batch_session(spark)
         self._transaction: Session | None = None
+        self._columns: tuple[Column, ...] = ()  # as they are staged
 
     def run(self, seen: Seen, how: How, repair: Repair | None, *, create: bool) -> Applied:
         """Make room, stage, move. Nothing shows in the target before the last step's commit."""
@@ -53,6 +55,7 @@ class Write:
         staging = Staging(self._database, self._place, self._table, self._batch, self._changes)
         staging.sweep()
         try:
+            self._columns = columns.columns
             staging.create(columns.columns)
             staging.fill(frame)
             rows = staging.rows()
@@ -61,6 +64,17 @@ class Write:
             return self._move(entry, Merge(self._dialect, self._table, held, rows), columns, how, repair)
         finally:
             staging.drop()
+
+    def translate(self, text: str) -> StrandlineError | None:
+        """What the target's driver said, from the text of Spark's error; it knows staged columns only."""
+        found = self._database.writer.translate(text)
+        if found is not None:
+            found.message = re.sub(r"(?<=column ['\"`])c(\d+)(?=['\"`])", self._named, found.message)
+        return found
+
+    def _named(self, staged: re.Match[str]) -> str:
+        number = int(staged[1])
+        return self._columns[number].name if number < len(self._columns) else staged[0]
 
     def cancel(self) -> None:
         """Interrupt the session of this batch, and the statement it may have come to; nobody else notices."""
@@ -106,7 +120,7 @@ class Write:
             if not self._ledger.ready(session, entry, self._batch):
                 raise self._conflict()
             session.run(f"DELETE FROM {self._dialect.place(self._place)}")
-        self._run(self._dialect.retype(self._place, columns.changed, empty=True))
+        self._run(self._dialect.retype_empty(self._place, columns.changed))
 
     def _move(self, entry: Entry, merge: Merge, columns: Columns, how: How, repair: Repair | None) -> Applied:
         made, done = self._made(), False
@@ -135,7 +149,7 @@ class Write:
         if columns.changed and self._dialect.transactional_ddl:
             clear, *steps = steps
             session.run(clear.sql)
-            for statement in self._dialect.retype(self._place, columns.changed, empty=True):
+            for statement in self._dialect.retype_empty(self._place, columns.changed):
                 session.run(statement)
         for step in steps:
             if len(step.counts) > 1:

@@ -30,7 +30,7 @@ MARK = "/* strandline reader */"
 log = logging.getLogger(__name__)
 _NO_CONNECTION = "FAILED_JDBC.CONNECTION"  # Spark's word; what the driver said it keeps to itself
 
-_SPARKS = {"sessionInitStatement", "preferTimestampNTZ", "pushDownPredicate", "pushDownAggregate", "pushDownLimit"}
+SPARKS = {"sessionInitStatement", "preferTimestampNTZ", "pushDownPredicate", "pushDownAggregate", "pushDownLimit"}
 """Properties that are Spark's own: it knows them in any case."""
 
 OPERATION = "_strandline_operation"
@@ -55,7 +55,7 @@ class Reader:
         Beside predicates Spark hands properties to the driver in lower case, and the driver ignores what it does not
         know: sessions would be in the server's zone, and unencrypted where the config asks for more.
         """
-        spelled = {name: value for name, value in self.properties.items() if not name.islower() and name not in _SPARKS}
+        spelled = {name: value for name, value in self.properties.items() if not name.islower() and name not in SPARKS}
         text = "&".join(f"{name}={quote(value, '')}" for name, value in spelled.items())
         return f"{self.url}?{text}" if text else self.url
 

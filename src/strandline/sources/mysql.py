@@ -78,9 +78,7 @@ class MySqlSource(DatabaseSource):
         return Server(f"{'-' if minutes < 0 else '+'}{hours:02d}:{rest:02d}", now)
 
     def identity(self) -> str:
-        known = self._known
-        place = hashlib.sha256("/".join(known.get(name, "") for name in ("hostname", "datadir")).encode()).hexdigest()
-        return f"mysql:{known.get('server_uuid') or known.get('server_uid') or place[:32]}/{self.database}"
+        return f"{server_identity(self._known)}/{self.database}"
 
     def tables(self, patterns: Sequence[str], queries: Mapping[str, str]) -> dict[str, TableInfo | StrandlineError]:
         found = Catalog(self.planner, patterns).find() if patterns else {}
@@ -200,6 +198,12 @@ class MySqlSource(DatabaseSource):
         if step != "1":
             ordered, reason = set(), f"auto_increment_increment is {step}: ids do not come in order"
         return {table.name: _refused(table, reason) for table in strict if table.name not in ordered}
+
+
+def server_identity(variables: Mapping[str, str]) -> str:
+    """Which server this is, whatever its address: by its own id, or where it has none by where it keeps its data."""
+    place = hashlib.sha256("/".join(variables.get(name, "") for name in ("hostname", "datadir")).encode()).hexdigest()
+    return f"mysql:{variables.get('server_uuid') or variables.get('server_uid') or place[:32]}"
 
 
 def _top(highest: str | None, next_id: str | None, *, unordered: bool) -> Horizon:

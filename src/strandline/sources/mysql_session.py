@@ -41,7 +41,8 @@ _MODES = {
 }
 SQL_MODE = "STRICT_ALL_TABLES"  # a known mode: literals and quotes mean what the dialect thinks they mean
 # Server gone, shutdown, too many connections, lock wait, deadlock, out of resources.
-_LOST = {1040, 1053, 1077, 1079, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055}
+GONE = {2006, 2013, 2055}  # the connection
+_LOST = GONE | {1040, 1053, 1077, 1079, 1158, 1159, 1160, 1161, 1203, 1205, 1213, 1927, 2002, 2003}
 _NO_TLS = 2026
 _JDBC_ERROR = re.compile(r"(?:com\.mysql\.cj\.\S+|java\.sql\.SQL\w*Exception): (.*)")
 JDBC_LOST = re.compile(
