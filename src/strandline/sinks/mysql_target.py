@@ -25,6 +25,7 @@ _TYPES = {
     "timestamp": "timestamp(6)",
     "timestamp_ntz": "datetime(6)",
 }
+_READ_AS = {"date": "date", "datetime": "timestamp_ntz", "timestamp": "timestamp", "float": "float"}
 _TIMES = ("date", "timestamp", "timestamp_ntz")
 _KEY_BYTES = 3072
 _DECIMAL = re.compile(r"decimal\(\d+,(\d+)\)")
@@ -74,6 +75,16 @@ class MySqlTargetDialect(MySqlDialect):
             return None
         return f"{field.source} {self.exact_text}" if _TEXT_KEY.fullmatch(field.source) else field.source
 
+    def spark_type(self, column: Column) -> str | None:
+        """Times and floats are read as something else and become what they are in Spark."""
+        name = re.split(r"\W", column.type.lower(), maxsplit=1)[0]
+        if name in _READ_AS:
+            return _READ_AS[name]
+        try:
+            return self.carry(column).spark.lower()
+        except SourceError:
+            return None
+
     def bare(self, type_text: str) -> str:
         return _WIDTH.sub(r"\1", type_text.partition(" CHARACTER SET ")[0])
 
@@ -83,10 +94,7 @@ class MySqlTargetDialect(MySqlDialect):
             return spark in ("boolean", "tinyint")
         if _CHANGES.fullmatch(held):  # rounds, or drops blanks
             return False
-        try:
-            return self.carry(Column("", held)).spark.lower() == spark
-        except SourceError:
-            return False
+        return self.spark_type(Column("", held)) == spark
 
     def staged(self, name: str, spark: str) -> str:
         """Times travel as text: the driver loses microseconds on MariaDB."""

@@ -67,6 +67,12 @@ class PostgresTargetDialect(PostgresDialect):
     def own(self, field: Field) -> str | None:
         return field.source
 
+    def spark_type(self, column: Column) -> str | None:
+        try:
+            return self.carry(column).spark.lower()
+        except SourceError:
+            return None
+
     def bare(self, type_text: str) -> str:
         return type_text
 
@@ -75,10 +81,7 @@ class PostgresTargetDialect(PostgresDialect):
             return True
         if _ROUNDS.fullmatch(held) or held.startswith("character("):  # pads
             return False
-        try:
-            return self.carry(Column("", held)).spark.lower() == spark
-        except SourceError:
-            return False
+        return self.spark_type(Column("", held)) == spark
 
     def staged(self, name: str, spark: str) -> str:
         """Times travel as text: no driver's zone or calendar touches them. A text with NUL is refused by name."""

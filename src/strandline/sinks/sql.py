@@ -142,8 +142,9 @@ class SqlSink:
                 f"{place} belongs to somebody else: it has rows, and no batch of Strandline's",
                 where=table.where_text,
                 why="Another hand filled it, or its ledger was lost: which rows are missing cannot be told.",
-                remedy="Give the table another `target:`, or empty it to have it loaded again.\n"
-                "Or set `shared: true` if several may write to it.",
+                remedy="Give the table another `target:`, or set `shared: true` if several may write to it.\n"
+                f"To load it again:   TRUNCATE TABLE {self._database.dialect.place(place)}, and then   "
+                f"strandline sync --full -t {table.name}",
             )
         return Seen(here, entries)
 

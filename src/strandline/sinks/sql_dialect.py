@@ -114,6 +114,9 @@ class TargetDialect(Dialect, Protocol):
     def sql_type(self, field: Field) -> str | None:
         """The type that holds every value of Spark's, as the catalog spells it; None: none does."""
 
+    def spark_type(self, column: Column) -> str | None:
+        """The Spark type that a column of this database is read as, as `simpleString` spells it; None: as none."""
+
     def bare(self, type_text: str) -> str:
         """A type without the words that say nothing about the values it holds."""
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from strandline.core.errors import SchemaError, SourceError, TargetError
+from strandline.core.errors import SchemaError, TargetError
 from strandline.core.table import Column, Mode, Table
 from strandline.sinks.delta_schema import Evolution, allow, widens
 from strandline.sinks.sql_dialect import Field, Held, TargetDialect
@@ -125,7 +125,7 @@ def _wanted(table: Table, field: StructField, dialect: TargetDialect, knows: Cal
     keyed = table.mode is Mode.MERGE and field.name in table.key
     wish = Field(spark, source.type if source else "", len(table.key) if keyed else 0)
     kind = None
-    if source and table.family == dialect.name and _carried(dialect, source) == spark:
+    if source and table.family == dialect.name and dialect.spark_type(source) == spark:
         kind = dialect.own(wish)
     if kind is None or not knows(kind):
         kind = dialect.sql_type(wish)
@@ -138,16 +138,8 @@ def _wanted(table: Table, field: StructField, dialect: TargetDialect, knows: Cal
     return Column(field.name, kind, not keyed, comment=source.comment if source else "")
 
 
-def _carried(dialect: TargetDialect, column: Column) -> str | None:
-    """The Spark type of a column of this database; None: it has none."""
-    try:
-        return dialect.carry(column).spark.lower()
-    except SourceError:
-        return None
-
-
 def _held_type(dialect: TargetDialect, column: Column) -> DataType | None:
-    spark = _carried(dialect, column) or ""
+    spark = dialect.spark_type(column) or ""
     if found := re.fullmatch(r"decimal\((\d+),(\d+)\)", spark):
         return DecimalType(int(found[1]), int(found[2]))
     return _NUMBERS.get(spark)
