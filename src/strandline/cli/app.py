@@ -14,6 +14,7 @@ from strandline.cli.invocation import Invocation
 from strandline.cli.plan import plan
 from strandline.cli.runs import runs
 from strandline.cli.setup import demo, doctor, init
+from strandline.cli.stage import s3clean, stage
 from strandline.cli.status import status
 from strandline.cli.sync import retry, sync
 from strandline.cli.verify import verify
@@ -51,7 +52,7 @@ def app(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for _command in (init, doctor, demo, plan, sync, backfill, retry, verify, status, watermark, runs):
+for _command in (init, doctor, demo, plan, sync, backfill, retry, verify, status, watermark, runs, stage, s3clean):
     app.add_command(_command)
 
 

@@ -49,7 +49,8 @@ def _walk(command: click.Command, path: str) -> Iterator[tuple[str, click.Comman
     yield path, command
     if isinstance(command, click.Group):
         for name, part in command.commands.items():
-            yield from _walk(part, f"{path} {name}")
+            if not part.hidden:
+                yield from _walk(part, f"{path} {name}")
 
 
 def _options(command: click.Command) -> list[click.Option]:

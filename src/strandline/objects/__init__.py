@@ -14,6 +14,9 @@ from typing import Protocol
 from strandline.core.errors import ConfigError, SetupError
 from strandline.endpoint import Endpoint
 
+S3_OPTIONS = ("endpoint", "region", "access_key_id", "secret_access_key", "session_token", "profile", "path_style")
+"""Options of an `s3://` address."""
+
 
 @dataclass(frozen=True)
 class Entry:

@@ -106,7 +106,8 @@ class DirectoryObjects:
         """In the order of whole keys, as S3 has it: a folder sorts as its name with the slash."""
         try:
             with os.scandir(folder) as scan:
-                found = sorted((f"{item.name}/" if item.is_dir() else item.name, item) for item in scan)
+                named = ((f"{item.name}/" if item.is_dir() else item.name, item) for item in scan)
+                found = sorted(pair for pair in named if _beyond(start + pair[0], after))
         except (FileNotFoundError, NotADirectoryError):
             return
         for name, item in found:
@@ -114,9 +115,8 @@ class DirectoryObjects:
             if name.startswith((_UNFINISHED, _LOCK)):
                 continue
             if name.endswith("/"):
-                if key >= after or after.startswith(key):
-                    yield from self._below(folder / item.name, key, after)
-            elif key > after:
+                yield from self._below(folder / item.name, key, after)
+            else:
                 try:
                     yield _entry(key, item.stat())
                 except FileNotFoundError:
@@ -184,6 +184,11 @@ class DirectoryObjects:
         if isinstance(error, (FileExistsError, NotADirectoryError, IsADirectoryError)):
             return ConnectError(what, remedy="Name a folder that is Strandline's own.")
         return TransientError(what, remedy="Check the disk: is it full, read-only, or away?")
+
+
+def _beyond(key: str, after: str) -> bool:
+    """Whether this is a file after a key, or a folder that may hold some."""
+    return key > after or (key.endswith("/") and after.startswith(key))
 
 
 def _entry(key: str, stat: os.stat_result) -> Entry:

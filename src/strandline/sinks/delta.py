@@ -20,6 +20,7 @@ from strandline.core.window import Repair
 from strandline.endpoint import Endpoint
 from strandline.sinks.delta_errors import told
 from strandline.sinks.delta_log import DeltaLog, leftover, note, retention_hours, txn_version
+from strandline.spark.storage import delta_options
 
 if TYPE_CHECKING:
     from strandline.sinks.delta_side import DeltaSide
@@ -153,7 +154,7 @@ class DeltaSink:
         return root.rstrip("/") if "://" in root else str(Path(root).expanduser().absolute())
 
     def _log(self, table: Table) -> DeltaLog | None:
-        log = DeltaLog.open(self.uri(table), self.endpoint.options)
+        log = DeltaLog.open(self.uri(table), delta_options(self.endpoint))
         if log is not None:
             log.check_owner(table)
         return log
@@ -174,7 +175,7 @@ class DeltaSink:
         for depth in range(1, len(parts)):
             outer = "/".join([self._root, *parts[:depth]])
             try:
-                inside = DeltaLog.open(outer, self.endpoint.options) is not None
+                inside = DeltaLog.open(outer, delta_options(self.endpoint)) is not None
             except TargetError:  # a folder of other tables
                 inside = False
             if inside:

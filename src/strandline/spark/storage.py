@@ -1,6 +1,7 @@
 """What Spark must be told to reach an object store: the same place and login that `objects` uses.
 
-Settings go on the session of one batch, per bucket, so that a session the caller made keeps its own.
+Settings are per bucket. A stage puts them on the session of one batch, so that a session the caller made keeps its own;
+Delta reads its log past such sessions, so ours is started with them, and the caller's must have been.
 """
 
 from __future__ import annotations
@@ -41,6 +42,25 @@ def storage_settings(endpoint: Endpoint) -> dict[str, str]:
     if found.get("endpoint", "").startswith("http://"):
         chosen["connection.ssl.enabled"] = "false"
     return {f"fs.s3a.bucket.{bucket}.{name}": value for name, value in chosen.items()}
+
+
+def session_settings(endpoints: Iterable[Endpoint]) -> dict[str, str]:
+    """What a session of ours is started with, to reach all of these."""
+    return {f"spark.hadoop.{key}": value for end in endpoints for key, value in storage_settings(end).items()}
+
+
+def delta_options(endpoint: Endpoint) -> dict[str, str]:
+    """What delta-rs must be told to read a table's log at this endpoint."""
+    if not _bucket(endpoint):
+        return dict(endpoint.options)
+    from strandline.objects.s3 import s3_settings
+
+    found = s3_settings(endpoint)
+    style = {"true": "false", "false": "true", "": ""}[found.pop("path_style", "")]
+    chosen = {f"aws_{name}": value for name, value in found.items()} | {"aws_virtual_hosted_style_request": style}
+    if found.get("endpoint", "").startswith("http://"):
+        chosen["allow_http"] = "true"
+    return {name: value for name, value in chosen.items() if value}
 
 
 def _bucket(endpoint: Endpoint) -> str:

@@ -6,10 +6,12 @@ never restart and nobody reads half a history. The floor is raised before anythi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from strandline.core.position import Position
+from strandline.core.watermark import Kind
 from strandline.objects import Objects
 from strandline.stage.layout import Layout, folder_name, plain_name
 from strandline.stage.ledger import Ledger
@@ -41,6 +43,20 @@ class StagedBatch:
 def staged_tables(objects: Objects, pipeline: str) -> list[str]:
     """The tables that have a folder in the stage."""
     return [plain_name(folder) for folder in objects.folders(folder_name(pipeline))]
+
+
+def loaded_by(
+    positions: Iterable[Position], tables: Iterable[str], targets: Iterable[str]
+) -> dict[str, dict[str, int]]:
+    """By table and target, the last number loaded: all below a load's watermark is; 0 where a target never loaded."""
+    named = list(targets)
+    loaded = {table: dict.fromkeys(named, 0) for table in tables}
+    for position in positions:
+        stage, _, target = position.stage.partition(":")
+        mark = position.watermark
+        if stage == "load" and mark is not None and mark.kind is Kind.VERSION and target in named:
+            loaded.setdefault(position.table, dict.fromkeys(named, 0))[target] = int(mark.text) - 1
+    return loaded
 
 
 def stage_list(
@@ -118,7 +134,7 @@ class Cleaning:
         self,
         tables: Sequence[str],
         *,
-        older_than_seconds: float = 0,
+        older_than: timedelta = timedelta(0),
         keep_last: int = 0,
         unloaded: bool = False,
         with_orphans: bool = True,
@@ -130,8 +146,7 @@ class Cleaning:
         left: list[str] = []
         for table in tables:
             found = stage_list(self.objects, self.pipeline, table, self.loaded.get(table, {}))
-            before = at - timedelta(seconds=older_than_seconds)
-            batches += _until_one_must_stay(found[: len(found) - keep_last], before, unloaded=unloaded)
+            batches += _until_one_must_stay(found[: max(0, len(found) - keep_last)], at - older_than, unloaded=unloaded)
             left += orphans(self.objects, Layout(self.pipeline, table), at) if with_orphans else []
         return CleanPlan(self.objects, self.pipeline, tuple(batches), tuple(left))
 

@@ -57,14 +57,21 @@ class Ledger:
             epoch = self.layout.fence_epoch(entry.key)
             if epoch is not None and epoch not in self._after:
                 self._after[epoch] = self._fence(entry.key)
-        return Fences(self._after)
+        return self.known
 
     def fence(self, epoch: int, after: int) -> Fences:
         """Begin an epoch after a number, unless it was begun already or a later one was."""
-        if self.fences().epoch < epoch:
-            content = {"after": after, "at": now()}
-            self.objects.create(self.layout.fence(epoch), json.dumps(content).encode())
+        found = self.fences()
+        if found.epoch >= epoch:
+            return found
+        content = {"after": after, "at": now()}
+        self.objects.create(self.layout.fence(epoch), json.dumps(content).encode())
         return self.fences()
+
+    @property
+    def known(self) -> Fences:
+        """The fences that were there at the last look."""
+        return Fences(self._after)
 
     def last(self) -> Manifest | None:
         """The last batch that counts."""
@@ -86,7 +93,7 @@ class Ledger:
         numbers = [0, *(manifest.number for manifest in manifests)]
         for before, manifest in zip(numbers, manifests, strict=False):
             if manifest.previous >= low and manifest.previous != before:
-                epoch = Fences(self._after).owner(manifest.previous) or 0
+                epoch = self.known.owner(manifest.previous) or 0
                 raise self.broken(self.layout.manifest(epoch, manifest.previous), "is missing")
 
     def manifest(self, epoch: int, number: int) -> Manifest:

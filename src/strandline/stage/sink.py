@@ -17,7 +17,7 @@ from strandline.core.protocols import Changes, Spark, TargetSide
 from strandline.core.table import Table
 from strandline.core.window import Repair
 from strandline.endpoint import Endpoint
-from strandline.objects import open_objects
+from strandline.objects import S3_OPTIONS, open_objects
 from strandline.sinks.delta_errors import told
 from strandline.spark.storage import storage_settings
 from strandline.stage.layout import Layout
@@ -38,6 +38,7 @@ class StageSink:
         self.endpoint = endpoint
         self.objects = open_objects(endpoint)
         self.warnings: list[tuple[str, str]] = []
+        _check_options(endpoint)
         self._file_bytes = _file_bytes(endpoint)
         self._spark = spark
         self._writes: dict[str, Write] = {}  # under way, by table
@@ -160,7 +161,7 @@ def _refuse_shut_out(table: Table, batch: Batch, epoch: int) -> None:
 
 def _receipt(ledger: Ledger) -> Receipt | None:
     last = ledger.last()
-    return Receipt(last.batch, last.applied, epoch=ledger.fences().epoch) if last else None
+    return Receipt(last.batch, last.applied, epoch=ledger.known.epoch) if last else None
 
 
 def _layout(table: Table) -> Layout:
@@ -170,6 +171,13 @@ def _layout(table: Table) -> Layout:
 def _row_bytes(last: Manifest | None) -> float | None:
     """What a row takes, where enough was written to tell."""
     return last.size / last.rows if last is not None and last.size >= _TELLING_BYTES else None
+
+
+def _check_options(endpoint: Endpoint) -> None:
+    known = ("file_mb", *(S3_OPTIONS if endpoint.scheme == "s3" else ()))
+    unknown = next((option for option in endpoint.options if option not in known), None)
+    if unknown:
+        raise ConfigError(f'{endpoint}: there is no option "{unknown}"', remedy=f"Known are {', '.join(known)}.")
 
 
 def _file_bytes(endpoint: Endpoint) -> int:

@@ -43,6 +43,7 @@ class StageSource:
         self.objects = open_objects(endpoint)
         self.warnings: list[tuple[str, str]] = []
         self._ledgers: dict[str, Ledger] = {}
+        self._seen: dict[str, Manifest | None] = {}  # the newest batch of each table, when it was last asked for
 
     def identity(self) -> str:
         return f"stage:{self.objects.address}/{folder_name(self.pipeline)}"
@@ -53,11 +54,11 @@ class StageSource:
         if globs := [pattern for pattern in patterns if _glob(pattern)]:
             staged = [plain_name(folder) for folder in self.objects.folders(folder_name(self.pipeline))]
             names |= dict.fromkeys(name for name in staged if any(fnmatchcase(name, glob) for glob in globs))
-        return self._each(names, lambda name: _info(name, self._ledger(name).last()))
+        return self._each(names, lambda name: _info(name, self._newest(name)))
 
     def resolve(self, table: Table, info: TableInfo, zone: str | None) -> Table:
         """A `zone:` that is no longer the one the rows were read in shows as a change of what is measured."""
-        last = self._ledger(table.name).last()
+        last = self._seen[table.name] if table.name in self._seen else self._newest(table.name)
         table = replace(table, source=info.name, lookback=None, initial=None)
         if last is None:
             return table
@@ -70,7 +71,7 @@ class StageSource:
         """Manifests come in the order of their numbers, so all below the last one's end is there."""
 
         def horizon(name: str) -> Horizon:
-            last = self._ledger(name).last()
+            last = self._newest(name)
             return Horizon(_version(last.number + 1), observed=last.written_at) if last else Horizon(None, note=NOTHING)
 
         return self._each((table.name for table in tables), horizon)
@@ -124,6 +125,10 @@ class StageSource:
         last = ledger.between(int(number.text) - 1, int(number.text))
         return last[-1].batch.watermark if last else None
 
+    def floor(self, table: Table) -> int:
+        """The rows of batches below this number were cleaned away: they cannot be loaded again."""
+        return self._ledger(table.name).floor()
+
     def forms(self, table: Table) -> dict[str, Form | None]:
         raise _not_compared(table)
 
@@ -135,6 +140,10 @@ class StageSource:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+    def _newest(self, name: str) -> Manifest | None:
+        self._seen[name] = last = self._ledger(name).last()
+        return last
 
     def _batches(self, name: str, window: Window) -> list[Manifest]:
         """The batches of a window that matter: one that replaces the whole target makes those before it superfluous."""
