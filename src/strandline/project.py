@@ -358,11 +358,13 @@ class Project:
             with self._lock:
                 if self._own_spark is None:
                     from strandline.spark.session import local_session
+                    from strandline.spark.storage import needs, session_settings
 
                     spec, settings = self.pipeline(name), self.config.spark
                     ends = (spec.source, *filter(None, [spec.stage]), *spec.targets.values())
-                    self._needs = sorted({end.scheme for end in ends})
-                    self._own_spark = local_session(self._needs, settings.conf, settings.master, f"strandline {name}")
+                    self._needs = needs(ends)
+                    conf = {**session_settings(ends), **settings.conf}
+                    self._own_spark = local_session(self._needs, conf, settings.master, f"strandline {name}")
             return self._own_spark
 
         return session
