@@ -60,15 +60,24 @@ def loaded_by(
 
 
 def stage_list(
-    objects: Objects, pipeline: str, table: str, loaded: Mapping[str, int], newest: int | None = None
+    objects: Objects,
+    pipeline: str,
+    table: str,
+    loaded: Mapping[str, int],
+    newest: int | None = None,
+    *,
+    cleaned: bool = True,
 ) -> list[StagedBatch]:
-    """Every batch of one table, or the newest ones, by number. `loaded`: by target, the last number it holds."""
+    """Every batch of one table, or the newest ones, by number; those that were cleaned away too, unless told.
+
+    `loaded`: by target, the last number it holds.
+    """
     ledger = Ledger(objects, Layout(pipeline, table))
     last = ledger.last()
     if last is None:
         return []
     floor = ledger.floor()
-    low = 1 if newest is None else max(1, last.number - newest + 1)
+    low = max(1 if cleaned else floor, 1 if newest is None else last.number - newest + 1)
     return [_staged(manifest, loaded, floor) for manifest in ledger.between(low, last.number + 1)]
 
 
@@ -79,17 +88,15 @@ def orphans(objects: Objects, layout: Layout, now: datetime | None = None) -> li
     """
     ledger = Ledger(objects, layout)
     last = ledger.last()
-    highest, floor = (last.number if last else 0), ledger.floor()
+    highest = last.number if last else 0
     before = (now or datetime.now(UTC)) - SAFE_AGE
-    named: dict[int, set[str]] = {}
+    named = _folders(ledger, layout, ledger.floor(), highest + 1)
     found = []
     for entry in objects.list(layout.data):
         number = layout.data_number(entry.key)
         if number is None or (number > highest and entry.modified > before):
             continue
-        if number not in named:
-            named = {number: set() if number < floor else _folders(ledger, layout, number)}
-        if entry.key.rpartition("/")[0] not in named[number] and not _inside(entry.key, named[number]):
+        if not entry.key.startswith(named.get(number, ())):
             found.append(entry.key)
     return found
 
@@ -145,7 +152,7 @@ class Cleaning:
         batches: list[StagedBatch] = []
         left: list[str] = []
         for table in tables:
-            found = stage_list(self.objects, self.pipeline, table, self.loaded.get(table, {}))
+            found = stage_list(self.objects, self.pipeline, table, self.loaded.get(table, {}), cleaned=False)
             batches += _until_one_must_stay(found[: max(0, len(found) - keep_last)], at - older_than, unloaded=unloaded)
             left += orphans(self.objects, Layout(self.pipeline, table), at) if with_orphans else []
         return CleanPlan(self.objects, self.pipeline, tuple(batches), tuple(left))
@@ -157,8 +164,7 @@ def _until_one_must_stay(found: Sequence[StagedBatch], before: datetime, *, unlo
         young = datetime.fromisoformat(batch.written_at).replace(tzinfo=UTC) > before
         if young or not (loaded or unloaded):
             return
-        if not batch.cleaned:
-            yield batch
+        yield batch
 
 
 def _staged(manifest: Manifest, loaded: Mapping[str, int], floor: int) -> StagedBatch:
@@ -180,14 +186,9 @@ def _staged(manifest: Manifest, loaded: Mapping[str, int], floor: int) -> Staged
     )
 
 
-def _folders(ledger: Ledger, layout: Layout, number: int) -> set[str]:
-    """Where the files of a batch lie, as its manifest says."""
+def _folders(ledger: Ledger, layout: Layout, low: int, high: int) -> dict[int, tuple[str, ...]]:
+    """By number, where the files of a batch lie, as its manifest says."""
     return {
-        f"{layout.folder}/{file.path.rpartition('/')[0]}"
-        for manifest in ledger.between(number, number + 1)
-        for file in manifest.files
+        manifest.number: tuple({f"{layout.folder}/{file.path.rpartition('/')[0]}/" for file in manifest.files})
+        for manifest in ledger.between(low, high)
     }
-
-
-def _inside(key: str, folders: set[str]) -> bool:
-    return any(key.startswith(f"{folder}/") for folder in folders)
