@@ -14,8 +14,9 @@ $(READY): pyproject.toml requirements/build.txt requirements/dev.txt tools/setup
 demo: setup
 	@$(BIN)/strandline demo
 
+# Two processes: each has its own servers and its own Spark.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: lint
 	$(BIN)/python -m pytest tests/unit tests/property tests/cli
@@ -28,7 +29,7 @@ lint: setup
 # Hours if need be: make soak MINUTES=240 EXAMPLES=100000
 soak: setup
 	STRANDLINE_EXAMPLES=$(EXAMPLES) STRANDLINE_STEPS=80 $(BIN)/python -m pytest --timeout 0 -k TestMachine tests/property
-	STRANDLINE_SOAK=1 $(BIN)/python -m pytest --timeout 0 -k soak tests/integration/test_kills.py
+	STRANDLINE_SOAK=1 $(BIN)/python -m pytest --timeout 0 -k "soak or every_event" tests/integration/test_kills.py tests/integration/test_sync.py
 	$(BIN)/python -m soak --minutes $(MINUTES)
 
 MINUTES := 10

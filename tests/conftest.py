@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -27,12 +30,20 @@ def postgres() -> Iterator[Postgres]:
         yield server
 
 
+def _install_mariadb() -> None:
+    """Tests run in several processes: the first one installs, the others wait for it."""
+    with (Path(tempfile.gettempdir()) / "strandline-tests.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        if not MariaDB.installed():
+            quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+            install = "apt-get update -q && apt-get install -qy --no-install-recommends mariadb-server"
+            subprocess.run(["sh", "-c", install], check=True, env=quiet, capture_output=True)
+
+
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDB]:
-    if not MariaDB.installed() and os.geteuid() == 0 and shutil.which("apt-get"):
-        quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        install = "apt-get update -q && apt-get install -qy --no-install-recommends mariadb-server"
-        subprocess.run(["sh", "-c", install], check=True, env=quiet, capture_output=True)
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        _install_mariadb()
     if not MariaDB.installed():
         pytest.skip(_NO_MARIADB)
     with MariaDB() as server:
