@@ -88,6 +88,11 @@ class Pipeline:
         return not reads_source(self.spec, self.stage)
 
     @property
+    def target(self) -> str:
+        """The name of the target among several."""
+        return self.stage.partition(":")[2]
+
+    @property
     def source(self) -> Source:
         if self._source is None:
             self._source = self._open_source()
@@ -123,7 +128,7 @@ class Pipeline:
             from strandline.stage.sink import StageSink
 
             return StageSink(self.spec.stage, self._spark)
-        return open_sink(self.spec.targets[self.stage.partition(":")[2]], self._spark)
+        return open_sink(self.spec.targets[self.target], self._spark)
 
     def tables(self, only: Collection[str] = ()) -> list[Resolved]:
         """Every table of the pipeline (or those named), in the config's order; a table named wins over a glob."""

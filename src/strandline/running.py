@@ -7,12 +7,14 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from strandline.core.books import Books, Caller, TableRun
-from strandline.core.errors import ConflictError
-from strandline.core.events import Held, Listener, Skipped, Warned
+from strandline.core.errors import ConfigError, ConflictError, StrandlineError
+from strandline.core.events import Event, Held, Listener, Skipped, TableEvent, TableFinished, Warned
+from strandline.core.events import Planned as PlannedEvent
 from strandline.core.plan import Planned
 from strandline.core.position import Status
 from strandline.core.protocols import Record
 from strandline.core.run import Hop, Outcome
+from strandline.core.table import EXTRACT
 from strandline.maintain import maintain_due
 from strandline.pipeline import Pipeline
 from strandline.result import error_text, idle
@@ -33,7 +35,8 @@ class Running:
 
     def carry_out(self, opened: Pipeline, planned: Sequence[Planned]) -> list[Outcome]:
         """The plans of one stage: what has no work is told, the rest is done, and targets are tidied up."""
-        hop = self._hop(opened)
+        written = self._history(opened)
+        hop = self._hop(opened, written)
         self._warn(opened, opened.source.warnings)
         outcomes = {part.table.name: self._without_work(part) for part in planned if not part.plan.work}
         work = [part for part in planned if part.plan.work]
@@ -41,7 +44,7 @@ class Running:
             self._begin(len(planned))
             earlier = {*(part.position.run_id for part in work), *self.books.silent(self.pipeline)}
             self.books.close_abandoned(earlier - {self.run_id})
-            self._record_stopped(outcomes.values())
+            self._record_stopped(outcomes.values(), written)
             outcomes |= self._done(hop, work)
         self._warn(opened, opened.sink.warnings)
         self._maintain(hop, opened, [part for part in work if not outcomes[part.table.name].error])
@@ -69,14 +72,44 @@ class Running:
         self.books.run_ended(self.record, Status.FAILED if first else Status.COMPLETED, first)
         self.books.prune(keep)
 
-    def _hop(self, opened: Pipeline) -> Hop:
+    def _history(self, opened: Pipeline) -> Listener | None:
+        """What writes the target's own history, where there is to be one. What is staged is none of its business, and
+        trouble with it is told: the rows are in all the same."""
+        if opened.spec.history != "target" or opened.stage == EXTRACT:
+            return None
+        from strandline.sinks.sql import SqlSink
+
+        if not isinstance(opened.sink, SqlSink):
+            raise ConfigError(
+                f"history: target needs a database as target, not {opened.spec.targets[opened.target]}",
+                where=self.pipeline,
+                remedy="Leave it out: strandline runs list shows the history of any pipeline.",
+            )
+        history = opened.sink.history()
+
+        def hear(event: Event) -> None:
+            try:
+                history.hear(event)
+            except StrandlineError as error:
+                said = self.redact(f"the target's history was not written: {error}")
+                assert isinstance(event, TableEvent)
+                self.emit(Warned(event.run_id, event.pipeline, event.table, event.stage, said))
+
+        return hear
+
+    def _hop(self, opened: Pipeline, written: Listener | None) -> Hop:
+        def heard(event: Event) -> None:
+            self.emit(event)
+            if written:
+                written(event)
+
         return Hop(
             self.run_id,
             self.pipeline,
             opened.source,
             opened.sink,
             self.books,
-            self.emit,
+            heard,
             parallel=opened.spec.parallel,
             redact=self.redact,
         )
@@ -111,8 +144,9 @@ class Running:
         status = Status.SKIPPED if idle(part.plan) else Status.FAILED
         return Outcome(part.table.name, part.table.stage, status, part.plan, error=part.error)
 
-    def _record_stopped(self, outcomes: Iterable[Outcome]) -> None:
+    def _record_stopped(self, outcomes: Iterable[Outcome], written: Listener | None) -> None:
         at = self.books.now()
+        failed = [outcome for outcome in outcomes if outcome.status is Status.FAILED]
         entries = [
             TableRun(
                 self.run_id,
@@ -125,8 +159,14 @@ class Running:
                 at,
                 error=self.redact(error_text(outcome) or ""),
             ).record()
-            for outcome in outcomes
-            if outcome.status is Status.FAILED
+            for outcome in failed
         ]
         if entries:
             self.books.state.put(entries)
+        if written is None:
+            return
+        for outcome in failed:
+            where = (self.run_id, self.pipeline, outcome.table, outcome.stage)
+            written(PlannedEvent(*where, outcome.plan))
+            error = self.redact(error_text(outcome) or "")
+            written(TableFinished(*where, outcome.status, outcome.applied, 0, 0.0, error))

@@ -72,6 +72,7 @@ class PipelineSpec:
     maintain: Annotated[
         timedelta | None, Key(v.every, "`every 1d`: how often targets are compacted and cleaned up.")
     ] = None
+    history: Annotated[str, Key(v.choice("state", "target"), "`target`: runs are also a table there.")] = "state"
     unfinished: Annotated[str, Key(v.choice("resume", "stop"), "Carry an open plan out, or ask.")] = "resume"
     extra: ClassVar[dict[str, Key]] = {
         "target": Key(v.endpoint("target"), "Where tables are copied to. Required, or `targets`."),

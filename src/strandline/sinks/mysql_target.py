@@ -40,6 +40,7 @@ class MySqlTargetDialect(MySqlDialect):
     transactional_ddl = False
     now = "UTC_TIMESTAMP(6)"
     stamp = "datetime(6)"
+    serial = "bigint AUTO_INCREMENT"
     overriding = ""
 
     def __init__(self, *, mariadb: bool) -> None:

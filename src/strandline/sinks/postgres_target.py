@@ -36,6 +36,7 @@ class PostgresTargetDialect(PostgresDialect):
     transactional_ddl = True
     now = "now()"
     stamp = "timestamptz"
+    serial = "bigint GENERATED ALWAYS AS IDENTITY"
     exact_text = 'COLLATE "C"'
     overriding = " OVERRIDING SYSTEM VALUE"
 

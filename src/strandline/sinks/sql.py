@@ -21,6 +21,7 @@ from strandline.sinks.sql_stage import owner, sweep
 from strandline.sources import names
 
 if TYPE_CHECKING:
+    from strandline.sinks.sql_history import TargetHistory
     from strandline.sinks.sql_side import SqlSide
     from strandline.sinks.sql_write import Write
 
@@ -95,6 +96,11 @@ class SqlSink:
         if held is None:
             raise TargetError("there is no target yet", where=comparison.table.where_text)
         return SqlSide(self._database, held, comparison)
+
+    def history(self) -> TargetHistory:
+        from strandline.sinks.sql_history import TargetHistory
+
+        return TargetHistory(self._database)
 
     def cancel(self, table: str | None = None) -> None:
         for name, write in list(self._writes.items()):

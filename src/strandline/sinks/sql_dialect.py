@@ -101,6 +101,7 @@ class TargetDialect(Dialect, Protocol):
     exact_text: str  # makes a text column tell any two texts apart
     overriding: str  # in an INSERT, makes a numbered column take the value given
     stamp: str  # type of a moment
+    serial: str  # type of a number that the database gives out
 
     def fold(self, name: str) -> str:
         """Column names that fold to one are one."""
