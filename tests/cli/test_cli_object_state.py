@@ -63,6 +63,10 @@ def test_a_damaged_document_stops_its_tables_and_is_restored_from_the_target(sho
     assert told.code == 1
     assert "last good version" in told.err
     assert "watermark import" in told.err
+    export = shop.folder / "positions.json"
+    export.write_text(shop.run("watermark", "export").out)
+    refused = shop.run("watermark", "import", str(export), "--yes", "--why", "x")
+    assert "edited by hand" in refused.err  # a copy of what is damaged is no cure
     for table in ("orders", "customers"):
         if layout == "pipeline" or table == "orders":
             restored = shop.run(

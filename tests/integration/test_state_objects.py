@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -33,6 +34,7 @@ from strandline.state import open_state, schema
 from strandline.state.objects import ObjectState
 from strandline.testing.state import position, run
 from strandline.testing.stores import Seaweed
+from strandline.testing.wire import Wire
 
 ORDERS = Position("shop", "orders", "sync")
 
@@ -388,6 +390,23 @@ def test_a_store_that_is_away_is_worth_another_try(objects: Watched) -> None:
         state.read("position")
     objects.down = False
     assert state.read("position") == []
+
+
+def test_a_cut_wire_loses_an_answer_and_no_write(seaweed: Seaweed) -> None:
+    with Wire("127.0.0.1", seaweed.port) as wire:
+        by_wire = f"http://127.0.0.1:{wire.port}"
+        state = open_state(seaweed.endpoint("states", uuid.uuid4().hex, endpoint=by_wire))
+        (record,) = state.put([position("orders", epoch=1)])
+        wire.cut_after = 0
+        (record,) = state.put([replace(record, fields={"epoch": 2})])
+        assert (record.revision, wire.cuts) == (2, 1)
+        wire.down = True
+        wire.cut()
+        with pytest.raises(TransientError):
+            state.put([replace(record, fields={"epoch": 3})])
+        wire.down = False
+        assert state.read("position")[0].fields["epoch"] == 2
+        assert state.put([replace(record, fields={"epoch": 4})])[0].revision == 3
 
 
 def test_a_lease_taken_before_a_conflict_is_given_back(folder: Path) -> None:

@@ -26,7 +26,11 @@ def export(project: Project, pipeline: str = "") -> dict[str, Any]:
         "store": books.store,
         "exported_at": books.now(),
         "positions": [
-            {**dict(zip(("pipeline", "table", "stage"), record.key, strict=True)), **record.fields}
+            {
+                **dict(zip(("pipeline", "table", "stage"), record.key, strict=True)),
+                **record.fields,
+                **({"damage": record.damage} if record.damage else {}),
+            }
             for record in books.state.read("position", [pipeline] if pipeline else [])
         ],
     }
@@ -72,7 +76,9 @@ def _read(document: Any) -> list[Position]:
 def _position(number: int, raw: Any) -> Position:
     spec = KINDS["position"]
     try:
+        if raw.get("damage"):
+            raise StateError(raw["damage"])
         key = (str(raw["pipeline"]), str(raw["table"]), str(raw["stage"]))
         return record_position(Record("position", key, {name: raw.get(name) for name in (*spec.text, *spec.integers)}))
-    except (KeyError, TypeError, StateError) as error:
+    except (KeyError, TypeError, AttributeError, StateError) as error:
         raise ConfigError(f"position {number} of the export cannot be read ({error})", remedy=_REMEDY) from error
