@@ -10,11 +10,13 @@ import json
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 from deltalake import DeltaTable, QueryBuilder
+from test_sql_types import asked
 
 from strandline.core.batch import Batch
 from strandline.core.errors import CommitUnknownError
@@ -25,6 +27,11 @@ from strandline.core.table import Mode
 from strandline.endpoint import Endpoint
 from strandline.objects.directory import DirectoryObjects
 from strandline.sinks import open_sink
+from strandline.sinks.mysql_target import MySqlTargetDialect
+from strandline.sinks.postgres_target import PostgresTargetDialect
+from strandline.sinks.sql_dialect import Place
+from strandline.sinks.sql_ledger import Ledger, create_text
+from strandline.sinks.sql_stage import Staging
 from strandline.state import open_state
 from strandline.state.memory import MemoryState
 from strandline.state.objects import ObjectState
@@ -109,6 +116,68 @@ class DeltaTarget(Target):
         return DeltaTable(str(self.folder / table))
 
 
+NOTES = {
+    "postgresql": (
+        "CREATE TABLE notes (n serial, target text, batch text)",
+        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN "
+        "INSERT INTO notes (target, batch) VALUES (NEW.target, NEW.batch); RETURN NULL; END'",
+        "CREATE TRIGGER note AFTER UPDATE ON strandline_ledger FOR EACH ROW "
+        "WHEN (NEW.number <> OLD.number) EXECUTE FUNCTION note()",
+    ),
+    "mysql": (
+        "CREATE TABLE notes (n int AUTO_INCREMENT PRIMARY KEY, target text, batch text)",
+        "CREATE TRIGGER note AFTER UPDATE ON strandline_ledger FOR EACH ROW "
+        "IF NEW.number <> OLD.number THEN INSERT INTO notes (target, batch) VALUES (NEW.target, NEW.batch); END IF",
+    ),
+}
+
+
+class SqlTarget(Target):
+    """A database. Its ledger holds the last batch only; here it notes each one, in the batch's own transaction."""
+
+    database: str
+    points = frozenset({"before _prepare", "before fill", "before count", "after count", "after _move"})
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        url, spark = request.getfixturevalue(self.database), request.getfixturevalue("spark")
+        endpoint = Endpoint.parse(url)
+        self.ask = asked(url)
+        self.sink = open_sink(endpoint, lambda: spark)
+        request.addfinalizer(self.sink.close)
+        dialect = PostgresTargetDialect() if endpoint.scheme == "postgresql" else MySqlTargetDialect(mariadb=True)
+        place = Place("public" if endpoint.scheme == "postgresql" else endpoint.path, "")
+        for statement in (create_text(dialect, place), *NOTES[endpoint.scheme]):
+            self.ask(statement)
+
+    def rows(self, table: str) -> list[Row]:
+        found = self.ask(f"SELECT id, value, moved FROM {table}")
+        return [{"id": id_, "value": value, "moved": _aware(moved)} for id_, value, moved in found]
+
+    def log(self, table: str) -> list[Batch]:
+        found = self.ask(f"SELECT batch FROM notes WHERE target = '{table}' ORDER BY n")
+        return [Batch.from_json(text) for (text,) in found]
+
+    def watch(self, patch: pytest.MonkeyPatch, reach: Reach) -> None:
+        from strandline.sinks.sql_write import Write
+
+        watched(patch, Write, "_prepare", reach, after=False)
+        watched(patch, Staging, "fill", reach, after=False)
+        watched(patch, Ledger, "count", reach)
+        watched(patch, Write, "_move", reach, before=False)
+
+
+def _aware(moved: datetime | None) -> datetime | None:
+    return moved if moved is None or moved.tzinfo else moved.replace(tzinfo=UTC)
+
+
+class PostgresTarget(SqlTarget):
+    database = "pg_database"
+
+
+class MariadbTarget(SqlTarget):
+    database = "mariadb_database"
+
+
 def memory_state(_: pytest.FixtureRequest) -> State:
     return MemoryState()
 
@@ -131,7 +200,12 @@ def directory_state(request: pytest.FixtureRequest) -> State:
     return open_state(Endpoint.parse(f"{request.getfixturevalue('tmp_path')}/state"))
 
 
-SINKS: dict[str, Callable[[pytest.FixtureRequest], Target]] = {"memory": MemoryTarget, "delta": DeltaTarget}
+SINKS: dict[str, Callable[[pytest.FixtureRequest], Target]] = {
+    "memory": MemoryTarget,
+    "delta": DeltaTarget,
+    "postgres": PostgresTarget,
+    "mariadb": MariadbTarget,
+}
 STATES = {
     "memory": memory_state,
     "sqlite": sqlite_state,
@@ -148,12 +222,15 @@ def state(request: pytest.FixtureRequest) -> Iterator[State]:
     state.close()
 
 
-def watched(patch: pytest.MonkeyPatch, owner: object, method: str, reach: Reach, *, after: bool = True) -> None:
+def watched(
+    patch: pytest.MonkeyPatch, owner: object, method: str, reach: Reach, *, before: bool = True, after: bool = True
+) -> None:
     """A process can die before and after each call of this method."""
     real = getattr(owner, method)
 
     def call(*given: Any, **named: Any) -> Any:
-        reach(f"before {method}")
+        if before:
+            reach(f"before {method}")
         result = real(*given, **named)
         if after:
             reach(f"after {method}")
