@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -31,7 +32,7 @@ from strandline.pipeline import Pipeline
 from strandline.project import Project
 from strandline.sources.mysql import MySqlSource
 from strandline.sources.postgres import PostgresSource
-from strandline.testing.servers import MariaDB
+from strandline.testing.servers import MariaDB, Postgres
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -241,7 +242,56 @@ class DeltaTarget:
             subprocess.run(["umount", "--lazy", str(self.lake)], check=True)
 
 
-TARGETS: Mapping[str, Callable[[Path, SparkSession], Target]] = {"delta": DeltaTarget}
+class SqlTarget:
+    """A database of the test's own, on the server that the source may lie on, too."""
+
+    def __init__(self, server: Postgres | MariaDB) -> None:
+        self.name = f"target_{uuid.uuid4().hex[:12]}"
+        self.url = server.url(self.name)
+        self.server = Connection(server.connect())
+        self.server.execute(f"CREATE DATABASE {self.name}")
+        self.here = Connection(server.connect(self.name))
+
+    def rows(self, table: str) -> list[dict[str, Any]]:
+        known = "SELECT 1 FROM information_schema.tables WHERE table_name = '{}' AND table_schema IN ('public', '{}')"
+        if not self.here.execute(known.format(table, self.name)):
+            return []
+        with self.here.driver.cursor() as cursor:
+            cursor.execute(f"SELECT * FROM {table}")
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+    def column(self, table: str, name: str) -> list[Any]:
+        return [row[name] for row in self.rows(table)]
+
+    @contextmanager
+    def crowded(self) -> Iterator[None]:
+        pytest.skip("a full disk would stop the whole server")
+        yield
+
+    def close(self) -> None:
+        self.here.close()
+        self.server.execute(f"DROP DATABASE {self.name}")
+        self.server.close()
+
+
+def delta_target(request: pytest.FixtureRequest) -> Target:
+    return DeltaTarget(request.getfixturevalue("tmp_path"), request.getfixturevalue("spark"))
+
+
+def postgres_target(request: pytest.FixtureRequest) -> Target:
+    return SqlTarget(request.getfixturevalue("postgres"))
+
+
+def mariadb_target(request: pytest.FixtureRequest) -> Target:
+    return SqlTarget(request.getfixturevalue("mariadb"))
+
+
+TARGETS: Mapping[str, Callable[[pytest.FixtureRequest], Target]] = {
+    "delta": delta_target,
+    "postgres": postgres_target,
+    "mariadb": mariadb_target,
+}
 """Every sink there is."""
 
 
@@ -413,5 +463,5 @@ def database(request: pytest.FixtureRequest) -> Iterator[Database]:
 
 @pytest.fixture(params=TARGETS)
 def shop(request: pytest.FixtureRequest, database: Database, tmp_path: Path, spark: SparkSession) -> Iterator[Shop]:
-    with closing(TARGETS[request.param](tmp_path, spark)) as target:
+    with closing(TARGETS[request.param](request)) as target:
         yield Shop(database, target, tmp_path, spark)

@@ -89,6 +89,11 @@ class MySqlTarget(MySqlSession):
         }
         return writer(reader(self.endpoint), chosen, (), translate)
 
+    def another(self) -> MySqlTarget:
+        other = MySqlTarget(self.endpoint)
+        other.__dict__.update({"dialect": self.dialect, "schema": self.schema, "writer": self.writer})
+        return other
+
     def identity(self) -> str:
         return self._identity
 

@@ -91,6 +91,11 @@ class PostgresTarget(PostgresSession):
         chosen = {"ApplicationName": WRITER, "reWriteBatchedInserts": "true", "stringtype": "unspecified"}
         return writer(reader(self.endpoint), chosen, ("readOnly", "binaryTransferDisable"), translate)
 
+    def another(self) -> PostgresTarget:
+        other = PostgresTarget(self.endpoint)
+        other.__dict__.update({"dialect": self.dialect, "schema": self.schema, "writer": self.writer})
+        return other
+
     def identity(self) -> str:
         return self._identity
 

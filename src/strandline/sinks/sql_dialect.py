@@ -193,7 +193,10 @@ class Session(Protocol):
 
 
 class Database(Protocol):
-    """One server as a target. Threads may share it; a transaction has a connection of its own."""
+    """One server as a target. Threads take turns on its connection; a transaction has one of its own."""
+
+    def another(self) -> Database:
+        """The same server over a connection of its own, to be closed by whoever asked."""
 
     @property
     def dialect(self) -> TargetDialect: ...

@@ -125,7 +125,7 @@ class Ledger:
         for entry in seen:
             self._database.run(
                 f"DELETE FROM {self._name} WHERE {self._key(entry)} AND number = {entry.number} "
-                f"AND epoch = {entry.epoch} AND fence = {entry.fence} AND made <> {self._dialect.string(made)}"
+                f"AND epoch = {entry.epoch} AND fence = {entry.fence}"
             )
         for owner in ("1", "NULL") if table.shared else ("1",):
             self._database.run(self._insert(table, made, owner))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -34,9 +35,9 @@ class Write:
         self, database: Database, spark: SparkSession, table: Table, place: Place, batch: Batch, changes: Changes
     ) -> None:
         self.warnings: list[str] = []
-        self._database = database
+        self._database = database.another()  # what takes long must not keep other tables waiting
         self._dialect = database.dialect
-        self._ledger = Ledger(database, place)
+        self._ledger = Ledger(self._database, place)
         self._table = table
         self._place = place
         self._batch = batch
@@ -83,6 +84,7 @@ class Write:
             transaction.cancel()
 
     def close(self) -> None:
+        self._database.close()
         end_batch(self._session)
 
     def _prepare(self, seen: Seen, schema: StructType, *, create: bool, replaced: bool) -> tuple[Held, Columns]:
@@ -124,7 +126,7 @@ class Write:
 
     def _move(self, entry: Entry, merge: Merge, columns: Columns, how: How, repair: Repair | None) -> Applied:
         made, done = self._made(), False
-        with self._database.transaction() as session:
+        with self._shared(), self._database.transaction() as session:
             self._transaction = session
             try:
                 if self._ledger.move(session, entry, self._batch, merge.rows.read, made):
@@ -138,6 +140,16 @@ class Write:
             if other.of(self._table) and (receipt := other.held(self._batch, self._table)) is not None:
                 return receipt.applied
         raise self._conflict()
+
+    @contextmanager
+    def _shared(self) -> Iterator[None]:
+        """Somebody else may have inserted a row of ours since our merge looked for it: the next try updates it."""
+        try:
+            yield
+        except TargetError as error:
+            if self._table.shared and "duplicate" in error.message.lower():
+                raise TransientError(f"another writer was quicker: {error.message}") from error
+            raise
 
     def _rows(self, session: Session, merge: Merge, columns: Columns, how: How, repair: Repair | None) -> Applied:
         counted: Counter[str] = Counter()

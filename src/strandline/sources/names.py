@@ -17,6 +17,10 @@ _PART = re.compile(r'"((?:[^"]|"")+)"|([^."]+)')
 _NAME = re.compile(rf"(?:{_PART.pattern})(?:\.(?:{_PART.pattern}))?")
 
 
+OWN = "strandline_"
+"""How the names of our own tables begin, in a database that is a target or a state store too: no glob means them."""
+
+
 @dataclass(frozen=True)
 class Pattern:
     """One name or glob. A quoted part is taken as it stands; `*`, `?` and `[` are wild elsewhere."""
@@ -32,6 +36,8 @@ class Pattern:
         return self.schema_wild or self.table_wild
 
     def matches(self, schema: str, table: str, default: str) -> bool:
+        if table.startswith(OWN) and self.wild and not self.table.startswith(OWN):
+            return False
         wanted = default if self.schema is None else self.schema
         in_schema = fnmatchcase(schema, wanted) if self.schema_wild else schema == wanted
         return in_schema and (fnmatchcase(table, self.table) if self.table_wild else table == self.table)
