@@ -111,6 +111,11 @@ def test_types(field: Field, postgres: str | None, mysql: str | None) -> None:
     assert (NEW.sql_type(field), MARIA.sql_type(field)) == (postgres, mysql)
 
 
+@pytest.mark.parametrize(("source", "own"), [("varchar", None), ("time", "time(6)"), ("varchar(9)", "varchar(9)")])
+def test_words_of_a_query_that_leave_a_length_out_are_not_taken(source: str, own: str | None) -> None:
+    assert MARIA.own(Field("string", source)) == own
+
+
 @pytest.mark.parametrize("held", ["timestamp(3) with time zone", "timestamp(0) without time zone", "character(5)"])
 def test_a_column_that_would_round_or_pad_does_not_fit(held: str) -> None:
     assert not any(NEW.takes(held, spark) for spark in ("timestamp", "timestamp_ntz", "string"))

@@ -31,6 +31,7 @@ _KEY_BYTES = 3072
 _DECIMAL = re.compile(r"decimal\(\d+,(\d+)\)")
 _LENGTH = re.compile(r"(?:var)?char(?:acter)?(?: varying)?\((\d+)\)")
 _TEXT_KEY = re.compile(r"(var)?char\(\d+\)")
+_NO_LENGTH = re.compile(r"(var)?(char|binary)")
 _UNINDEXED = re.compile(r"(tiny|medium|long)?(text|blob)|json")
 _CHANGES = re.compile(r"(datetime|timestamp|time)(\([0-5]\))?|char\(\d+\)|(float|double|real)\(.*")
 _WIDTH = re.compile(r"\b((?:tiny|small|medium|big)?int)\(\d+\)")
@@ -70,6 +71,11 @@ class MySqlTargetDialect(MySqlDialect):
         return _TYPES.get(field.spark)
 
     def own(self, field: Field) -> str | None:
+        """A query's columns are described without their length."""
+        if field.source == "time":
+            return "time(6)"
+        if _NO_LENGTH.fullmatch(field.source):
+            return None
         if not field.key:
             return field.source
         if _UNINDEXED.fullmatch(field.source):
