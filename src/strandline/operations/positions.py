@@ -68,8 +68,23 @@ def reset(
     """Forget the watermark, so that the next sync reads the table again from the beginning (or from `initial`)."""
     with at_rest(project, pipeline, table, stage, wait=wait) as resting:
         found = resting.resolved()
+        if resting.opened.staged:
+            _check_still_staged(resting, found)
         start = _beginning(found, resting) if found.initial else None
         return _moved(resting, "reset", found, None, allow_duplicates, start=start)
+
+
+def _check_still_staged(resting: Resting, table: Table) -> None:
+    from strandline.stage.source import StageSource
+
+    source = resting.opened.source
+    assert isinstance(source, StageSource)
+    if below := source.floor(table):
+        raise SourceError(
+            f"the batches below {below} were cleaned away: they cannot be loaded again",
+            remedy="Reset the extract, and everything is staged and loaded anew:   "
+            f"strandline watermark reset -p {table.pipeline} -t {table.name}",
+        )
 
 
 def _beginning(table: Table, resting: Resting) -> Watermark | None:
