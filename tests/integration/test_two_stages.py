@@ -12,10 +12,13 @@ from lake_shop import Shop
 
 from strandline import operations
 from strandline.core.batch import How
-from strandline.core.errors import ConfigError, ConnectError, StrandlineError, TargetError
+from strandline.core.errors import ConfigError, ConnectError, SourceError, StrandlineError, TargetError
 from strandline.core.position import Position, Reason, Status
 from strandline.core.run import Outcome
 from strandline.sinks.delta import DeltaSink
+from strandline.stage.layout import Layout
+from strandline.stage.ledger import Ledger
+from strandline.stage.source import StageSource
 from strandline.verify.verdict import Answer
 
 if TYPE_CHECKING:
@@ -227,3 +230,14 @@ def test_a_run_that_fails_is_told_with_its_stage(shop: StagedShop, stage: str) -
     outcomes = {outcome.stage: outcome for outcome in shop.sync().tables}
     assert isinstance(outcomes[stage].error, StrandlineError)
     assert outcomes[stage].status is Status.FAILED
+
+
+def test_a_load_whose_batches_were_cleaned_away_is_not_reset(shop: StagedShop) -> None:
+    shop.insert(1)
+    shop.sync()
+    with shop.load() as project, project.opened("shop", "load") as opened:
+        assert isinstance(opened.source, StageSource)
+        Ledger(opened.source.objects, Layout("shop", "orders")).raise_floor(2)
+    with pytest.raises(SourceError, match="cleaned away") as caught:
+        shop.change("reset", stage="load")
+    assert "watermark reset -p shop -t orders" in caught.value.remedy
