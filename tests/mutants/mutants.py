@@ -25,6 +25,7 @@ POSTGRES, MARIADB = (f"tests/contracts/test_source.py::Test{name}Source" for nam
 BARRIER_PG, BARRIER_MY = "tests/integration/test_barrier_postgres.py", "tests/integration/test_barrier_mysql.py"
 DELTA = "tests/contracts/test_sink.py::TestDeltaSink"
 DOCUMENTS = "tests/integration/test_state_objects.py"
+OBJECTS, LEDGER = "tests/integration/test_objects.py", "tests/integration/test_stage.py::TestLedgerInDirectory"
 
 
 @dataclass(frozen=True)
@@ -316,6 +317,79 @@ MUTANTS = (
         "self._give_back(taken)",
         "pass",
         (f"{DOCUMENTS}::test_a_lease_taken_before_a_conflict_is_given_back",),
+    ),
+    # objects and the stage
+    Mutant(
+        "an object is created over another",
+        "objects/directory.py",
+        "self._write(key, data, os.link)",
+        "self._write(key, data, os.replace)",
+        (f"{OBJECTS}::test_an_object_is_created_once_and_keeps_its_first_bytes",),
+    ),
+    Mutant(
+        "a manifest of an epoch that was shut out counts",
+        "stage/ledger.py",
+        "order is not None and fences.owner(order[1]) == order[0]",
+        "order is not None",
+        (f"{LEDGER}::test_a_void_manifest_neither_counts_nor_takes_the_number",),
+    ),
+    Mutant(
+        "the hint of the newest manifest is believed",
+        "stage/ledger.py",
+        """        if not orders:
+            orders = self._orders(None)
+""",
+        "",
+        (f"{LEDGER}::test_a_lost_or_forged_hint_changes_nothing",),
+    ),
+    Mutant(
+        "a manifest that is missing amid a window is not missed",
+        "stage/ledger.py",
+        "if manifest.previous >= low and manifest.previous != before:",
+        "if False:",
+        (f"{LEDGER}::test_a_missing_or_edited_manifest_is_an_error_until_a_whole_reload",),
+    ),
+    Mutant(
+        "an edited manifest is believed",
+        "stage/manifest.py",
+        'if raw.pop("checksum") != _checksum(raw):',
+        'if not raw.pop("checksum"):',
+        (f"{LEDGER}::test_a_missing_or_edited_manifest_is_an_error_until_a_whole_reload",),
+    ),
+    Mutant(
+        "a shortened file is read",
+        "stage/changes.py",
+        "if size != file.bytes:",
+        "if size is None:",
+        (f"{LEDGER}::test_a_missing_or_shortened_file_is_named_with_its_batch_and_nothing_is_read",),
+    ),
+    Mutant(
+        "an emptied table is taken for nothing new",
+        "stage/source.py",
+        "return rows if rows or not any(manifest.alone for manifest in found) else None",
+        "return rows",
+        (f"{LEDGER}::test_batches_without_rows_are_passed_over_unless_they_do_something",),
+    ),
+    Mutant(
+        "what one of two targets has loaded is cleaned away",
+        "stage/clean.py",
+        "loaded = batch.loaded and not batch.waiting",
+        "loaded = bool(batch.loaded)",
+        (f"{LEDGER}::test_what_not_every_target_has_loaded_is_cleaned_only_when_told",),
+    ),
+    Mutant(
+        "files of an attempt at work are taken for orphans",
+        "stage/clean.py",
+        "if number is None or (number > highest and entry.modified > before):",
+        "if number is None:",
+        (f"{LEDGER}::test_files_that_no_manifest_names_are_orphans_once_they_cannot_be_at_work",),
+    ),
+    Mutant(
+        "files that were cleaned away are looked for",
+        "stage/source.py",
+        "if gone and gone[0] < ledger.floor():",
+        "if not ledger:",
+        (f"{LEDGER}::test_cleaned_batches_cannot_be_read_and_numbers_go_on",),
     ),
 )
 
