@@ -127,3 +127,14 @@ def test_a_pipeline_without_a_stage_says_so_and_the_old_name_still_works(run: Ru
     assert said.code == 2 and "has no stage" in said.err
     assert run("s3clean", "list", "-p", "shop", "--json").out == run("stage", "list", "-p", "shop", "--json").out
     assert "s3clean" not in run("--help").out
+
+
+def test_doctor_looks_for_what_a_stage_and_a_state_on_s3_need() -> None:
+    from strandline.doctor.setup import check_setup
+
+    state = Endpoint.parse("s3://bucket/state")
+    said = [finding.text for finding in check_setup([Endpoint.parse("delta:/lake")], state)]
+    assert any(text.startswith("obstore ") for text in said)
+    assert not any("more" in text for text in said if "jars" in text)
+    said = [finding.text for finding in check_setup([Endpoint.parse("s3://bucket/stage")])]
+    assert any("and 30 more" in text for text in said if "jars" in text)

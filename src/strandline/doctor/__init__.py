@@ -31,8 +31,8 @@ def examine(load: Callable[[], Project], pipelines: Sequence[str] = ()) -> Itera
         return
     with project:
         chosen = [project.pipeline(name) for name in pipelines] or list(project.config.pipelines.values())
-        ends = {end.scheme for spec in chosen for end in (spec.source, *spec.targets.values())}
-        yield from check_setup(sorted(ends | {project.config.state.scheme}))
+        ends = [end for spec in chosen for end in (spec.source, spec.stage, *spec.targets.values()) if end]
+        yield from check_setup(ends, project.config.state)
         tables = sum(len(spec.tables) for spec in chosen)
         yield ok("config", f"{project.config.path}: {_many(len(chosen), 'pipeline')}, {_many(tables, 'table')}")
         clocks: dict[str, Skew] = {}

@@ -9,24 +9,30 @@ from pathlib import Path
 
 from strandline.core.errors import SetupError
 from strandline.doctor.finding import Finding, Level, fail, ok, warn
+from strandline.endpoint import Endpoint
 from strandline.spark.jars import PINNED, absent
 from strandline.spark.java import find_java
+from strandline.spark.storage import needs
 
 _AREA = "setup"
+_SHOWN = 6
 _DRIVERS = {
     "postgresql": ("psycopg", "postgres"),
     "mysql": ("PyMySQL", "mysql"),
     "delta": ("deltalake", "delta"),
+    "s3": ("obstore", "s3"),
 }
 
 
-def check_setup(schemes: Iterable[str]) -> Iterator[Finding]:
-    needs = [scheme for scheme in schemes if scheme in PINNED]
+def check_setup(moved: Iterable[Endpoint], state: Endpoint | None = None) -> Iterator[Finding]:
+    """`moved`: the ends between which Spark moves rows; the state needs no jar."""
+    jars = needs(moved)
     yield from _java()
     yield from _package("pyspark", "Spark", "spark")
-    for scheme in needs:
-        yield from _package(_DRIVERS[scheme][0], _DRIVERS[scheme][0], _DRIVERS[scheme][1])
-    yield from _jars(needs)
+    for need in sorted({*jars, *(needs([state]) if state else ())}):
+        package, extra = _DRIVERS[need]
+        yield from _package(package, package, extra)
+    yield from _jars(jars)
 
 
 def _java() -> Iterator[Finding]:
@@ -47,13 +53,19 @@ def _package(package: str, name: str, extra: str) -> Iterator[Finding]:
         yield Finding(Level.FAIL, _AREA, f"the package {package} is not installed", remedy)
 
 
-def _jars(needs: list[str]) -> Iterator[Finding]:
-    if not needs:
+def _jars(wanted_for: list[str]) -> Iterator[Finding]:
+    if not wanted_for:
         return
-    missing = absent(needs)
-    wanted = [jar for need in needs for jar in PINNED[need]]
+    missing = absent(wanted_for)
     if missing:
-        names = ", ".join(jar.coordinates for jar in missing)
+        names = _listed([jar.coordinates for jar in missing])
         yield warn(_AREA, f"jars to be fetched at the first sync: {names}", "Without network, set STRANDLINE_JARS.")
     else:
-        yield ok(_AREA, "jars " + ", ".join(jar.file.removesuffix(".jar") for jar in wanted))
+        names = _listed([jar.file.removesuffix(".jar") for need in wanted_for for jar in PINNED[need]])
+        yield ok(_AREA, f"jars {names}")
+
+
+def _listed(names: list[str]) -> str:
+    """S3A alone needs dozens."""
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
