@@ -182,8 +182,16 @@ class Pipeline:
             return Resolved(table, error.at(table.where_text))
 
     def measures(self, table: Table) -> Mapping[str, str]:
-        """Everything a position over this table measures."""
-        return {"source": self._source_identity, "target": self.sink.identity(table), **table.measures()}
+        """Everything a position over this table measures. ConfigError where it would be copied onto itself."""
+        source, target = self._source_identity, self.sink.identity(table)
+        server = source.rpartition("/")[0]  # a database of MySQL is what others call a schema
+        if target in (f"{source}/{table.source}", f"{server}/{table.source}"):
+            raise ConfigError(
+                "source and target are one table, whatever their addresses",
+                where=table.where_text,
+                remedy="Give the table another `target:`, or the target another database or `schema`.",
+            )
+        return {"source": source, "target": target, **table.measures()}
 
     def unresolved(self, spec: TableSpec) -> Table:
         """The table as the config has it, before the source was asked.

@@ -164,6 +164,25 @@ def test_in_the_process_list_logs_and_state_of_a_run_whose_transform_raises_it(s
     assert {place: found for place, text in places.items() if (found := shown(text))} == {}
 
 
+def test_in_the_words_and_logs_of_a_run_that_cannot_write_to_its_target(shop: Shop, tmp_path: Path) -> None:
+    shop.insert(1)
+    shop.execute(f"CREATE SCHEMA copy AUTHORIZATION {urlsplit(shop.url).username}")
+    shop.execute(
+        "CREATE TABLE copy.orders (id bigint PRIMARY KEY, status varchar(1), amount numeric(12,2), "
+        f"updated_at timestamptz); ALTER TABLE copy.orders OWNER TO {urlsplit(shop.url).username}"
+    )
+    shop.pipeline["target"] = f"{shop.url}?schema=copy"
+    log = tmp_path / "spark.log"
+    paths = {"PYTHONPATH": str(Path(strandline.__file__).parents[1]), "STRANDLINE_SPARK_LOG": str(log)}
+    command = [sys.executable, "-m", "strandline", "sync", "--debug", "-c", str(shop.config)]
+    run = subprocess.run(command, env={**os.environ, **paths}, capture_output=True, text=True, cwd="/", check=False)
+    said = run.stdout + run.stderr
+    assert (run.returncode, "value too long for type character varying(1)" in said) == (1, True), said
+    assert "BatchUpdateException" in log.read_text()
+    places = {"said": said, "state": stored(shop), "log": log.read_text()}
+    assert {place: found for place, text in places.items() if (found := shown(text))} == {}
+
+
 def command_lines() -> set[str]:
     """Every process of this machine, as `ps` shows it to anybody."""
     found = set()

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from test_sql_types import Execute, asked
 
+import strandline
 from strandline.core.batch import How
 from strandline.core.errors import (
     CommitUnknownError,
@@ -211,6 +214,17 @@ def test_where_there_is_no_table_or_schema_the_way_out_is_told(target: Target) -
         target.sink(no_spark, create="perhaps")
     with pytest.raises(ConfigError, match="too long"):
         target.sink(no_spark).applied(orders(target="x" * 65))
+
+
+def test_a_table_is_not_copied_onto_itself(target: Target, tmp_path: Path) -> None:
+    stamp = target.stamp.removesuffix(" NULL")
+    target.execute(f"CREATE TABLE orders (id bigint PRIMARY KEY, name varchar(9), at {stamp} NOT NULL)")
+    host = target.url.replace("127.0.0.1", "localhost")
+    pipeline = {"source": target.url, "target": host, "tables": [{"name": "orders", "cursor": "at"}]}
+    path = tmp_path / "strandline.yml"
+    path.write_text(yaml.safe_dump({"pipelines": {"shop": pipeline}}))
+    with strandline.load(path) as project, pytest.raises(ConfigError, match="are one table"):
+        project.plan("shop")
 
 
 def test_keys_that_differ_in_case_accents_or_blanks_stay_apart(target: Target) -> None:
