@@ -99,6 +99,8 @@ class Seaweed(ObjectStore):
             f"-s3.config={self.folder}/s3.json",
             "-s3.port.iceberg=0",
             "-s3.port.lance=0",
+            "-volume.max=1000",  # every bucket takes a few
+            "-master.volumeSizeLimitMB=1024",
             *(f"-{name}={port}" for name, port in zip(given, ports, strict=True)),
         ]
 
