@@ -24,6 +24,7 @@ STALL, BACKFILL, RECONCILE = "tests/unit/test_stall.py", "tests/unit/test_backfi
 POSTGRES, MARIADB = (f"tests/contracts/test_source.py::Test{name}Source" for name in ("Postgres", "Mariadb"))
 BARRIER_PG, BARRIER_MY = "tests/integration/test_barrier_postgres.py", "tests/integration/test_barrier_mysql.py"
 DELTA = "tests/contracts/test_sink.py::TestDeltaSink"
+SQL = "tests/contracts/test_sink.py::TestPostgresSink"
 DOCUMENTS = "tests/integration/test_state_objects.py"
 OBJECTS, LEDGER = "tests/integration/test_objects.py", "tests/integration/test_stage.py::TestLedgerInDirectory"
 
@@ -246,6 +247,27 @@ MUTANTS = (
         "s.{cursor} >= t.{cursor})",
         "true)",
         (f"{DELTA}::test_a_newer_row_is_never_overwritten_and_an_equal_one_is_refreshed",),
+    ),
+    Mutant(
+        "an older row overwrites a newer one in a database",
+        "sinks/sql_merge.py",
+        'return f"({unmarked}{held} IS NULL OR {given} >= {held})"',
+        'return "1 = 1"',
+        (f"{SQL}::test_a_newer_row_is_never_overwritten_and_an_equal_one_is_refreshed",),
+    ),
+    Mutant(
+        "a batch does not look whose turn it is in a database's ledger",
+        "sinks/sql_ledger.py",
+        'still = f"number = {entry.number} AND epoch = {entry.epoch} AND fence <= {batch.epoch}"',
+        'still = "1 = 1"',
+        (f"{SQL}::test_a_fence_shuts_out_a_batch_that_is_on_its_way",),
+    ),
+    Mutant(
+        "rows of a task that ran twice are all read from a database's staging table",
+        "sinks/sql_stage.py",
+        'where = f"(part, tag) IN ({listed})" if listed else "1 = 0"',
+        'where = "1 = 1"',
+        ("tests/integration/test_sql_sink.py::test_rows_of_a_task_that_ran_twice_come_once",),
     ),
     Mutant(
         "the epoch is not part of Delta's count",
