@@ -128,7 +128,9 @@ class Pipeline:
             from strandline.stage.sink import StageSink
 
             return StageSink(self.spec.stage, self._spark)
-        return open_sink(self.spec.targets[self.target], self._spark)
+        if self.spec.via == "server" and self.spec.stage is not None:
+            raise ConfigError("via: server moves rows inside one database: it takes no stage", where=self.spec.name)
+        return open_sink(self.spec.targets[self.target], self._spark, self.spec.via)
 
     def tables(self, only: Collection[str] = ()) -> list[Resolved]:
         """Every table of the pipeline (or those named), in the config's order; a table named wins over a glob."""

@@ -38,12 +38,15 @@ class Changes(Protocol):
 
     order: tuple[str, ...]
     """Columns that order several changes of one key; empty: there is no order."""
-    query: str | None
-    """SQL that yields the rows inside the source's own database; None where rows must pass through Spark."""
     how: How | None
     """How a source that keeps batches says they are applied; None: the plan decides."""
     repair: Repair | None
     """What these rows repair, with How.REPAIR."""
+
+    @property
+    def query(self) -> str | None:
+        """SQL that yields the rows inside the source's own database, in its own types, as `c0`, `c1`, … in the order of
+        the table's columns, and `op`; None where rows must pass through Spark."""
 
     @property
     def files(self) -> Sequence[str] | None:

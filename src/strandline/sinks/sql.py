@@ -22,6 +22,7 @@ from strandline.sources import names
 
 if TYPE_CHECKING:
     from strandline.sinks.sql_history import TargetHistory
+    from strandline.sinks.sql_server import ServerWrite
     from strandline.sinks.sql_side import SqlSide
     from strandline.sinks.sql_write import Write
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 class SqlSink:
     """Tables of one database; those without a schema lie in the target's `schema`, or where the server puts them."""
 
-    def __init__(self, endpoint: Endpoint, database: Database, spark: Spark) -> None:
+    def __init__(self, endpoint: Endpoint, database: Database, spark: Spark, via: str = "spark") -> None:
         create = endpoint.options.get("create", "true").lower()
         if create not in ("true", "false"):
             raise ConfigError(f"{endpoint}: create is true or false")
@@ -38,7 +39,8 @@ class SqlSink:
         self._create = create == "true"
         self._database = database
         self._spark = spark
-        self._writes: dict[str, Write] = {}  # under way, by table
+        self._via = via
+        self._writes: dict[str, Write | ServerWrite] = {}  # under way, by table
 
     def identity(self, table: Table) -> str:
         return f"{self._database.identity()}/{self._place(table)}"
@@ -57,13 +59,9 @@ class SqlSink:
             how = How.REPLACE
         if table.shared and how is How.FRESH:
             how = How.CHANGES  # rows of others may be there already
-        from strandline.sinks.sql_errors import told
-        from strandline.sinks.sql_write import Write
-
-        write = self._writes[table.name] = Write(self._database, self._spark(), table, place, batch, changes)
+        write = self._writes[table.name] = self._write(table, place, batch, changes)
         try:
-            with told(table, changes, write.translate):
-                return write.run(seen, how, repair, create=self._create)
+            return write.run(seen, how, repair, create=self._create)
         except StrandlineError:
             self._refuse_overtaken(table, place, batch)
             raise
@@ -71,6 +69,25 @@ class SqlSink:
             del self._writes[table.name]
             write.close()
             self._warn(table, write.warnings)
+
+    def _write(self, table: Table, place: Place, batch: Batch, changes: Changes) -> Write | ServerWrite:
+        if self._via == "spark":
+            from strandline.sinks.sql_write import Write
+
+            return Write(self._database, self._spark(), table, place, batch, changes)
+        if changes.query is None:
+            raise ConfigError(
+                "via: server moves rows inside the database, where no transform can run",
+                where=table.where_text,
+                remedy="Leave `via: server` out, or write the transform as a `query:`.",
+            )
+        from strandline.sinks.sql_server import ServerWrite
+
+        return ServerWrite(self._database, table, place, batch, changes)
+
+    def server(self) -> str:
+        """Which server and database this is, as `Source.identity` says it of a source."""
+        return self._database.identity()
 
     def fence(self, table: Table, epoch: int) -> Receipt | None:
         """Whoever is at work has locked the ledger's row: raising its fence waits for them."""

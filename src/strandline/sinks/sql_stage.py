@@ -90,6 +90,13 @@ class Staging:
         rows = frame.select(*staged, sql.spark_partition_id().alias("part"))
         rows.write.jdbc(writer.url, self._name, "append", dict(writer.properties))
 
+    def take(self) -> None:
+        """The database's part, where the rows are its own: one statement, which locks none of them."""
+        names = [*(pair.staged for pair in self._pairs), *(["op"] if self._changes.operation else [])]
+        listed = ", ".join(names)
+        with self._database.transaction() as session:
+            session.run(f"INSERT INTO {self._name} ({listed}, part) SELECT {listed}, 0 FROM ({self._changes.query}) q")
+
     def rows(self) -> Rows:
         """What was staged: counted, chosen and, where keys repeat, the last row of each.
 

@@ -20,7 +20,7 @@ from strandline.core.batch import How
 from strandline.core.errors import ConfigError, SourceError, StrandlineError, TransientError
 from strandline.core.table import Table
 from strandline.core.window import Repair, Slice
-from strandline.sources.dialect import Carried, Dialect, in_slice, refusal
+from strandline.sources.dialect import Carried, Dialect, column_of, in_slice, refusal
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,7 +80,6 @@ class Tiles:
 class JdbcChanges:
     """A slice's rows, read when a sink runs its action: on connections that are newer than the horizon."""
 
-    query: str | None = None
     files: Sequence[str] | None = None
     how: How | None = None
     repair: Repair | None = None
@@ -110,15 +109,34 @@ class JdbcChanges:
     def unique(self) -> bool:
         return self.table.key_enforced and self.table.transform is None and self._tiles.steady
 
+    @property
+    def query(self) -> str | None:
+        if self.table.transform is not None:
+            return None
+        select = []
+        for at, column in enumerate(self.table.columns):
+            value = column_of(self.dialect, column.name)
+            select.append(f"{f'CAST({value} AS {column.cast})' if column.cast else value} AS c{at}")
+        if verdict := self._verdict:
+            select.append(f"{verdict} AS op")
+        where = in_slice(self.dialect, self.table, self.slice)
+        return f"SELECT {', '.join(select)} FROM {self.dialect.relation(self.table)} WHERE {where}"
+
+    @property
+    def _verdict(self) -> str:
+        """SQL for what is to be done with a row, where the source marks deleted ones."""
+        if not self.table.deleted:
+            return ""
+        column = next(column for column in self.table.columns if column.name == self.table.deleted)
+        return f"CASE WHEN {self.dialect.deleted(column)} THEN 'delete' ELSE 'upsert' END"
+
     def frame(self, spark: SparkSession) -> DataFrame:
         from pyspark.sql import functions
 
         transform = None if self.table.transform is None else load_transform(self.table.transform)
         names = [column.name for column in self.table.columns]
         carried = [self.dialect.carry(column) for column in self.table.columns]
-        if self.table.deleted:
-            column = next(column for column in self.table.columns if column.name == self.table.deleted)
-            verdict = f"CASE WHEN {self.dialect.deleted(column)} THEN 'delete' ELSE 'upsert' END"
+        if verdict := self._verdict:
             names, carried = [*names, OPERATION], [*carried, Carried(verdict, "STRING")]
         if not _runs_in_utc(spark):
             carried = [each.portable or each for each in carried]
