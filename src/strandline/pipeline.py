@@ -128,8 +128,6 @@ class Pipeline:
             from strandline.stage.sink import StageSink
 
             return StageSink(self.spec.stage, self._spark)
-        if self.spec.via == "server" and self.spec.stage is not None:
-            raise ConfigError("via: server moves rows inside one database: it takes no stage", where=self.spec.name)
         return open_sink(self.spec.targets[self.target], self._spark, self.spec.via)
 
     def tables(self, only: Collection[str] = ()) -> list[Resolved]:
@@ -185,6 +183,7 @@ class Pipeline:
 
     def measures(self, table: Table) -> Mapping[str, str]:
         """Everything a position over this table measures. ConfigError where it would be copied onto itself."""
+        self._check_one_database()
         source, target = self._source_identity, self.sink.identity(table)
         server = source.rpartition("/")[0]  # a database of MySQL is what others call a schema
         proven = target.startswith(("postgresql:", "mysql:"))  # by the server itself
@@ -195,6 +194,24 @@ class Pipeline:
                 remedy="Give the table another `target:`, or the target another database or `schema`.",
             )
         return {"source": source, "target": target, **table.measures()}
+
+    def _check_one_database(self) -> None:
+        """`via: server` is taken at the servers' word, not at their addresses'."""
+        if self.spec.via != "server":
+            return
+        if self.spec.stage is not None:
+            raise ConfigError("via: server moves rows inside one database: it takes no stage", where=self.spec.name)
+        from strandline.sinks.sql import SqlSink
+
+        assert isinstance(self.sink, SqlSink)
+        here = self.sink.server()
+        if here not in (self._source_identity, self._source_identity.rpartition("/")[0]):
+            raise ConfigError(
+                f"via: server: {self.spec.source} and {self.spec.targets[self.target]} are not one database",
+                where=self.spec.name,
+                why=f"The source says it is {self._source_identity}, the target {here}.",
+                remedy="Leave `via: server` out: rows then move through Spark.",
+            )
 
     def unresolved(self, spec: TableSpec) -> Table:
         """The table as the config has it, before the source was asked.

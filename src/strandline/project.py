@@ -130,6 +130,7 @@ class Project:
             tuple(part.plan for part in planned),
             tuple(part.error for part in planned if part.error),
             tuple(opened.source.warnings),
+            spec.via,
         )
 
     def sync(

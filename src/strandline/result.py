@@ -27,6 +27,7 @@ class PipelinePlan:
     tables: tuple[TablePlan, ...]
     errors: tuple[StrandlineError, ...] = ()
     warnings: tuple[tuple[str, str], ...] = ()  # (table, what is worth knowing before it runs)
+    via: str = "spark"
 
     @property
     def work(self) -> bool:
@@ -36,6 +37,7 @@ class PipelinePlan:
         return {
             "pipeline": self.pipeline,
             "guard_seconds": self.guard_seconds,
+            "via": self.via,
             "tables": [_plan_json(table) for table in self.tables],
             "warnings": [{"table": table, "message": message} for table, message in self.warnings],
         }

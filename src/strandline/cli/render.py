@@ -81,7 +81,8 @@ def _short(cell: str, size: int) -> str:
 
 def plan(shown: PipelinePlan, now: datetime, *, run: str, room: int | None = None) -> list[str]:
     """What would move, one line per table, and what to do next (`run`: the command)."""
-    head = click.style(shown.pipeline, bold=True) + f"   {shown.source} → {shown.target}" + _horizon(shown)
+    way = "   inside the server, without Spark" if shown.via == "server" else ""
+    head = click.style(shown.pipeline, bold=True) + f"   {shown.source} → {shown.target}" + way + _horizon(shown)
     rows = []
     for part in shown.tables:
         span = text.window(part.window, now) if part.window and part.work else "–"
