@@ -115,6 +115,9 @@ class LedgerSink:
     def forms(self, table: Table) -> dict[str, Form | None]:
         raise TargetError("the soak compares the ledger by itself", where=table.where_text)
 
+    def hashes(self) -> tuple[str, ...]:
+        return ("md5",)
+
     def side(self, comparison: Comparison) -> TargetSide:
         raise TargetError("the soak compares the ledger by itself", where=comparison.table.where_text)
 

@@ -195,13 +195,13 @@ def json_repair(raw: list[Any] | None) -> Repair | None:
 def _part_json(part: Part) -> Json:
     if isinstance(part, KeyRange):
         return {"column": part.column, "low": part.low, "high": part.high}
-    return {"forms": part.forms, "modulo": part.modulo, "remainders": part.remainders}
+    return {"forms": part.forms, "modulo": part.modulo, "remainders": part.remainders, "hash": part.hash}
 
 
 def _json_part(raw: Json) -> Part:
     if "column" in raw:
         return KeyRange(raw["column"], raw["low"], raw["high"])
-    return KeyHash(tuple(raw["forms"]), raw["modulo"], tuple(raw["remainders"]))
+    return KeyHash(tuple(raw["forms"]), raw["modulo"], tuple(raw["remainders"]), raw["hash"])
 
 
 def _window_json(window: Window) -> Json:

@@ -21,6 +21,7 @@ Line = tuple[Key, str]  # a row's key and the hash of everything compared
 LEAF = 1024
 """About how many rows a bucket holds: few enough to fetch, so many that the sums of all buckets are no burden."""
 _BUCKETS = (16, 65_536)
+_NUMBERS = ("whole", "boolean", "date", "timestamp", "local")  # forms that are a number of 64 bits at most
 _RANGED = 2**62  # keys beyond it could overflow the arithmetic of buckets
 
 
@@ -28,7 +29,7 @@ _RANGED = 2**62  # keys beyond it could overflow the arithmetic of buckets
 class Form:
     """The form in which a column's values are compared: one text that every system renders alike."""
 
-    kind: str  # number, float, boolean, text, binary, date, timestamp (UTC), local (a timestamp without zone), array
+    kind: str  # whole, number, float, boolean, text, binary, date, timestamp (UTC), local (one without zone), array
     scale: int = 0  # of a number
     element: Form | None = None  # of an array
 
@@ -47,7 +48,11 @@ class Form:
 
     def shared(self, other: Form | None) -> Form | None:
         """The form both can be rendered in; None: values of these two cannot be compared."""
-        if other is None or self.kind != other.kind:
+        if other is None:
+            return None
+        if {self.kind, other.kind} == {"whole", "number"}:
+            return Form("number", max(self.scale, other.scale))
+        if self.kind != other.kind:
             return None
         if self.element:
             element = self.element.shared(other.element)
@@ -56,7 +61,7 @@ class Form:
 
 
 _SPARK = {
-    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), Form("number")),
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), Form("whole")),
     **dict.fromkeys(("float", "double"), Form("float")),
     **{name: Form(name) for name in ("boolean", "binary", "date", "timestamp")},
     "string": Form("text"),
@@ -85,16 +90,27 @@ class Comparison:
     columns: tuple[tuple[str, Form], ...]  # beside the key
     ranged: bool = False  # the key is one whole number
     versions: bool = False  # the target keeps older versions of a row: only the last one is compared, extras are fine
+    hash: str = "md5"  # of texts, where rows are summed and keys fall into buckets: one that both systems know
 
     @property
     def forms(self) -> tuple[str, ...]:
         """Of the key, as a repair's plan keeps them."""
         return tuple(str(form) for _, form in self.key)
 
+    @property
+    def numbers(self) -> tuple[tuple[str, Form], ...]:
+        """Columns that enter a row's sum as numbers, which is cheaper. Without a key every value is text."""
+        return tuple(pair for pair in self.columns if pair[1].kind in _NUMBERS) if self.key else ()
+
+    @property
+    def texts(self) -> tuple[tuple[str, Form], ...]:
+        """The key, and the columns that enter a row's sum as text."""
+        return self.key + tuple(pair for pair in self.columns if pair not in self.numbers)
+
 
 @dataclass(frozen=True)
 class Sum:
-    """Of one bucket: how many rows, and their hashes (60 bits each) added up."""
+    """Of one bucket: how many rows, and their numbers (`verify.canonical`) added up."""
 
     rows: int
     total: int
@@ -264,4 +280,4 @@ def parts_of(comparison: Comparison, cut: Cut, buckets: Sequence[int]) -> tuple[
     """The key parts that these buckets stand for."""
     if cut.column:
         return tuple(cut.part(bucket) for bucket in buckets)
-    return (KeyHash(comparison.forms, cut.count, tuple(buckets)),)
+    return (KeyHash(comparison.forms, cut.count, tuple(buckets), comparison.hash),)

@@ -142,6 +142,9 @@ class Source(Protocol):
     def forms(self, table: Table) -> dict[str, Form | None]:
         """The form in which each column is compared with its copy; None: it cannot be."""
 
+    def hashes(self) -> tuple[str, ...]:
+        """The hashes of texts that it computes for a comparison, the cheapest first; `md5` is among them."""
+
     def ranged(self, table: Table) -> bool:
         """Whether the key is one column of whole numbers, and so has ranges."""
 
@@ -182,6 +185,9 @@ class Sink(Protocol):
 
     def forms(self, table: Table) -> dict[str, Form | None]:
         """The form in which each column of the target is compared, by its name; empty: there is no target yet."""
+
+    def hashes(self) -> tuple[str, ...]:
+        """The hashes of texts that it computes for a comparison; `md5` is among them."""
 
     def side(self, comparison: Comparison) -> TargetSide:
         """This target's side of a comparison, as it is now."""

@@ -58,6 +58,7 @@ class KeyHash:
     forms: tuple[str, ...]  # of each key column, as its canonical text is made (`compare.Form`)
     modulo: int  # a power of two
     remainders: tuple[int, ...]
+    hash: str = "md5"
 
 
 Part = KeyRange | KeyHash

@@ -103,6 +103,9 @@ class DeltaSink:
         fields = StructType.fromJson(json.loads(log.schema_json)).fields
         return {field.name: spark_form(field.dataType.simpleString()) for field in fields}
 
+    def hashes(self) -> tuple[str, ...]:
+        return ("crc32", "md5")
+
     def side(self, comparison: Comparison) -> DeltaSide:
         from strandline.sinks.delta_side import DeltaSide
 

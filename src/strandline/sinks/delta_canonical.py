@@ -8,7 +8,7 @@ from strandline.core.compare import Form
 from strandline.core.table import Table
 from strandline.core.window import KeyRange, Part
 from strandline.sinks.delta_rows import quoted
-from strandline.verify.canonical import BETWEEN, EPOCH, HASHED, NULL, float_text
+from strandline.verify.canonical import BETWEEN, EPOCH, HASHED, NOTHING, NULL, float_text
 
 _NOT_FINITE = (("isnan({0})", "NaN"), ("{0} = double('Infinity')", "Inf"), ("{0} = double('-Infinity')", "-Inf"))
 
@@ -16,6 +16,8 @@ _NOT_FINITE = (("isnan({0})", "NaN"), ("{0} = double('Infinity')", "Inf"), ("{0}
 def text(value: str, form: Form, own: Form | None = None) -> str:
     """SQL for the canonical text of a value; NULL stays NULL. `own`: the form of its type, where that is known."""
     match form.kind:
+        case "whole":
+            return f"CAST({value} AS STRING)"
         case "number":
             return f"CAST({value if form in (own, Form('number')) else _scaled(value, form.scale)} AS STRING)"
         case "float":
@@ -47,13 +49,33 @@ def _micros(value: str) -> str:
     return f"lpad(lower(hex(unix_micros({value}) - {EPOCH}L)), 16, '0')"
 
 
+def counted(value: str, form: Form) -> str:
+    """SQL for a value as a number of 64 bits, or what stands for NULL."""
+    match form.kind:
+        case "date":
+            exact = f"CAST(unix_date({value}) AS BIGINT)"
+        case "timestamp":
+            exact = f"unix_micros({value})"
+        case "local":
+            exact = f"unix_micros(CAST({value} AS TIMESTAMP))"
+        case _:
+            exact = f"CAST({value} AS BIGINT)"
+    return f"coalesce({exact}, {NOTHING}L)"
+
+
 def hashed(texts: Sequence[str]) -> str:
-    joined = ", ".join(f"coalesce({each}, '{NULL}')" for each in texts)
-    return f"md5(concat_ws('{BETWEEN}', {joined}))"
+    return f"md5({_joined(texts)})"
 
 
-def number(hashed_text: str) -> str:
-    return f"CAST(conv(left({hashed_text}, {HASHED}), 16, 10) AS BIGINT)"
+def number(texts: Sequence[str], hash: str) -> str:
+    if hash == "crc32":
+        return f"crc32({_joined(texts)})"
+    return f"CAST(conv(left({hashed(texts)}, {HASHED}), 16, 10) AS BIGINT)"
+
+
+def _joined(texts: Sequence[str]) -> str:
+    marked = ", ".join(f"coalesce({each}, '{NULL}')" for each in texts)
+    return f"concat_ws('{BETWEEN}', {marked})"
 
 
 def in_part(table: Table, part: Part) -> str:
@@ -63,7 +85,7 @@ def in_part(table: Table, part: Part) -> str:
         bounds += [f"{column} < {part.high}"] if part.high is not None else []
         return " AND ".join(bounds) or "true"
     texts = [text(quoted(name), Form.parse(form)) for name, form in zip(table.key, part.forms, strict=True)]
-    return f"({number(hashed(texts))} & {part.modulo - 1}) IN ({', '.join(map(str, part.remainders))})"
+    return f"({number(texts, part.hash)} & {part.modulo - 1}) IN ({', '.join(map(str, part.remainders))})"
 
 
 def _double(value: float) -> str:

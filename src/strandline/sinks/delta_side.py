@@ -11,16 +11,17 @@ from pyspark.sql import functions as sql
 from strandline.core.compare import Comparison, Cut, Form, Key, Line, Sum, spark_form
 from strandline.core.watermark import Cursor, Kind, Watermark
 from strandline.core.window import Part
-from strandline.sinks.delta_canonical import hashed, in_part, number, text
+from strandline.sinks.delta_canonical import counted, hashed, in_part, number, text
 from strandline.sinks.delta_errors import told
 from strandline.sinks.delta_rows import column, cursor_column, literal, quoted
 from strandline.sinks.delta_write import tuned
 from strandline.spark.session import batch_session, end_batch
+from strandline.verify.canonical import weighed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_HALF = 30  # of the 60 bits of a hash: sums of halves cannot overflow
+_HALF = 30  # bits of a row's number: sums of its two parts cannot overflow
 
 
 class DeltaSide:
@@ -54,7 +55,7 @@ class DeltaSide:
         frame = self._present([cut.within] if cut.within else [])
         frame = frame.select(
             sql.expr(self._bucket(cut)).alias("b"),
-            sql.expr(number(self._row_hash())).alias("h"),
+            sql.expr(self._row_number()).alias("h"),
         )
         halves = (
             sql.sum(sql.expr(f"shiftright(h, {_HALF})")).alias("high"),
@@ -90,13 +91,18 @@ class DeltaSide:
     def _row_hash(self) -> str:
         return hashed([*self._key_texts(), *(self._text(name, form) for name, form in self._comparison.columns)])
 
+    def _row_number(self) -> str:
+        comparison = self._comparison
+        numbers = [counted(quoted(name), form) for name, form in comparison.numbers]
+        return weighed(numbers, number([self._text(name, form) for name, form in comparison.texts], comparison.hash))
+
     def _text(self, name: str, form: Form) -> str:
         return text(quoted(name), form, self._own.get(name.lower()))
 
     def _bucket(self, cut: Cut) -> str:
         if not cut.column:
-            key = hashed(self._key_texts()) if self._comparison.key else self._row_hash()
-            return f"CAST({number(key)} & {cut.count - 1} AS BIGINT)"
+            texts = [self._text(name, form) for name, form in self._comparison.key or self._comparison.texts]
+            return f"{number(texts, self._comparison.hash)} & {cut.count - 1}"
         value = quoted(cut.column)
         return (
             f"CASE WHEN {value} < {cut.low} THEN -1L WHEN {value} >= {cut.high} THEN {cut.count}L "

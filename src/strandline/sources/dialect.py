@@ -15,6 +15,7 @@ from strandline.core.errors import SourceError
 from strandline.core.table import Column, Mode, Table
 from strandline.core.watermark import Cursor, Watermark
 from strandline.core.window import KeyHash, KeyRange, Part, Slice, Window
+from strandline.verify.canonical import NULL
 
 
 @dataclass(frozen=True)
@@ -89,11 +90,14 @@ class Dialect(Protocol):
     def canonical(self, column: Column, form: Form) -> str:
         """SQL for the column's canonical text in a form that it shares (`verify.canonical`); NULL stays NULL."""
 
-    def hashed(self, texts: Sequence[str]) -> str:
-        """SQL for the MD5, in hexadecimal, of canonical texts joined."""
+    def counted(self, column: Column, form: Form) -> str:
+        """SQL for a column's value as a number of 64 bits, where its form is one; NULL stays NULL."""
 
-    def number(self, hashed: str) -> str:
-        """SQL for the first 60 bits of an MD5, as a whole number."""
+    def hashed(self, texts: Sequence[str]) -> str:
+        """SQL for the MD5, in hexadecimal, of texts joined, none of them NULL."""
+
+    def number(self, texts: Sequence[str], hash: str) -> str:
+        """SQL for a hash of texts joined, none of them NULL, as a number of 32 bits."""
 
     def bucket(self, column: Column, low: int, width: int) -> str:
         """SQL for (column - low) / width, whole numbers; only asked where the column is at least `low`."""
@@ -146,8 +150,14 @@ def in_part(dialect: Dialect, table: Table, part: Part) -> str:
 def in_hash(dialect: Dialect, table: Table, part: KeyHash) -> str:
     columns = {column.name: column for column in table.columns}
     forms = zip(table.key, part.forms, strict=True)
-    hashed = dialect.hashed([dialect.canonical(columns[name], Form.parse(form)) for name, form in forms])
-    return f"({dialect.number(hashed)} & {part.modulo - 1}) IN ({', '.join(map(str, part.remainders))})"
+    number = dialect.number([marked(dialect, columns[name], Form.parse(form)) for name, form in forms], part.hash)
+    return f"({number} & {part.modulo - 1}) IN ({', '.join(map(str, part.remainders))})"
+
+
+def marked(dialect: Dialect, column: Column, form: Form) -> str:
+    """SQL for the column's canonical text, or the mark of NULL."""
+    text = dialect.canonical(column, form)
+    return f"COALESCE({text}, '{NULL}')" if column.nullable else text
 
 
 def in_keys(dialect: Dialect, keys: KeyRange) -> str:

@@ -147,6 +147,9 @@ class MySqlSource(DatabaseSource):
             self.planner, mariadb, self.sleep, self.max_wait, self.ticks, self.guard, self.statements
         ).drain()
 
+    def hashes(self) -> tuple[str, ...]:
+        return ("crc32", "md5")
+
     def estimate(self, table: Table, condition: str) -> int | None:
         plan = self.planner.rows(f"EXPLAIN SELECT 1 FROM {self.dialect.relation(table)} WHERE {condition}")
         at = 8 if len(plan[0]) == 10 else 9  # MySQL has two columns more than MariaDB

@@ -15,7 +15,7 @@ from strandline.core.table import Column, Table
 from strandline.core.watermark import Cursor, Kind, Watermark
 from strandline.sources.dialect import REFUSED, Carried, column_of, integer
 from strandline.sources.names import split
-from strandline.verify.canonical import BETWEEN, HASHED, NULL, float_text
+from strandline.verify.canonical import BETWEEN, HASHED, float_text
 
 _INTEGERS = {  # signed, unsigned
     "tinyint": ("TINYINT", "SMALLINT"),
@@ -29,6 +29,7 @@ _AS_TEXT = {"char", "time", "uuid", "inet4", "inet6"}  # Spark would pad what it
 _BINARY = {"binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"}
 _TIMES = {"date": "DATE", "datetime": "TIMESTAMP_NTZ", "timestamp": "TIMESTAMP"}
 _FORMS = {"float": "float", "double": "float", "date": "date", "datetime": "local", "timestamp": "timestamp"}
+_DAYS = 719_528  # from the year 0, where TO_DAYS begins, to 1970
 _TYPE = re.compile(r"(\w+)(?:\(([^)]*)\))?(.*)", re.DOTALL)
 
 
@@ -127,9 +128,9 @@ class MySqlDialect:
         return f"{value} = 1" if (name, size) in (("tinyint", "1"), ("bit", "1")) else f"{value} IS NOT NULL"
 
     def form(self, column: Column) -> Form | None:
-        name, size, _ = _parts(column.type)
+        name, size, rest = _parts(column.type)
         if name in _INTEGERS or name == "year":
-            return Form("number")
+            return Form("number" if name == "bigint" and ("unsigned" in rest or "zerofill" in rest) else "whole")
         if name == "decimal":
             return Form("number", int(size.partition(",")[2] or 0))
         if name == "bit":
@@ -143,6 +144,8 @@ class MySqlDialect:
         value = f"CAST({value} AS {column.cast})" if column.cast else value
         own = self.form(column)
         match form.kind:
+            case "whole":
+                return f"CAST(({value} + 0) AS CHAR)"
             case "number":
                 wider = own is not None and own.scale != form.scale
                 exact = f"CAST({value} AS DECIMAL(65,{form.scale}))" if wider else f"({value} + 0)"
@@ -160,16 +163,34 @@ class MySqlDialect:
                 return f"LPAD(LOWER(HEX({since})), 16, '0')"
         return f"CONVERT({value} USING utf8mb4)"
 
-    def hashed(self, texts: Sequence[str]) -> str:
-        joined = ", ".join(f"COALESCE({text}, '{NULL}')" for text in texts)
-        return f"MD5(CONCAT_WS('{BETWEEN}', {joined}))"
+    def counted(self, column: Column, form: Form) -> str:
+        value = column_of(self, column.name)
+        value = f"CAST({value} AS {column.cast})" if column.cast else value
+        match form.kind:
+            case "boolean":
+                return f"({value} = 1)"
+            case "date":
+                return f"(TO_DAYS({value}) - {_DAYS})"
+            case "timestamp" | "local":
+                return f"TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', {value})"
+        return f"CAST({value} AS SIGNED)"
 
-    def number(self, hashed: str) -> str:
-        return f"CAST(CONV(LEFT({hashed}, {HASHED}), 16, 10) AS UNSIGNED)"
+    def hashed(self, texts: Sequence[str]) -> str:
+        return f"MD5({_joined(texts)})"
+
+    def number(self, texts: Sequence[str], hash: str) -> str:
+        number = (
+            f"CRC32({_joined(texts)})" if hash == "crc32" else f"CONV(LEFT({self.hashed(texts)}, {HASHED}), 16, 10)"
+        )
+        return f"CAST({number} AS SIGNED)"
 
     def bucket(self, column: Column, low: int, width: int) -> str:
         value = column_of(self, column.name)
         return f"((CAST({value} AS SIGNED) - ({low})) DIV {width})"
+
+
+def _joined(texts: Sequence[str]) -> str:
+    return f"CONCAT_WS('{BETWEEN}', {', '.join(texts)})"
 
 
 def _parts(type_text: str) -> tuple[str, str, str]:

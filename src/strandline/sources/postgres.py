@@ -83,6 +83,10 @@ class PostgresSource(DatabaseSource):
     def drain(self) -> Holder | None:
         return Barrier(self.planner, self.sleep, self.max_wait, self.ticks, self.statements).drain()
 
+    def hashes(self) -> tuple[str, ...]:
+        ((version,),) = self.planner.rows("SELECT current_setting('server_version_num')::int")
+        return ("crc32", "md5") if version >= 180_000 else ("md5",)
+
     def estimate(self, table: Table, condition: str) -> int | None:
         relation = self.dialect.relation(table)
         plan = self.planner.rows(f"EXPLAIN (FORMAT JSON) SELECT 1 FROM {relation} WHERE {condition}")[0][0]

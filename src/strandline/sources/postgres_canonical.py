@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 
 from strandline.core.compare import Form
-from strandline.verify.canonical import BETWEEN, NULL, float_text
+from strandline.verify.canonical import BETWEEN, HASHED, NULL, float_text
 
 _FORMS = {
-    **dict.fromkeys(("smallint", "integer", "bigint", "oid"), Form("number")),
+    **dict.fromkeys(("smallint", "integer", "bigint", "oid"), Form("whole")),
     **dict.fromkeys(("real", "double precision"), Form("float")),
     "boolean": Form("boolean"),
     "bytea": Form("binary"),
@@ -35,6 +35,8 @@ def form(kind: str) -> Form:
 def text(value: str, kind: str, shared: Form) -> str:
     """SQL for the canonical text of a value of this type, in a form that it shares."""
     match shared.kind:
+        case "whole":
+            return f"{value}::text"
         case "number":
             return f"{value}::text" if form(kind).scale == shared.scale else f"round({value}, {shared.scale})::text"
         case "float":
@@ -59,9 +61,38 @@ def text(value: str, kind: str, shared: Form) -> str:
     return value
 
 
+def counted(value: str, shared: Form) -> str:
+    """SQL for a value as a number. A float holds the microseconds of two centuries exactly, and is made quickly; what
+    lies outside years 1 to 9999 is in no target, and any number will do."""
+    match shared.kind:
+        case "boolean":
+            return f"({value})::int::bigint"
+        case "date":
+            finite = f"CASE WHEN isfinite({value}) THEN ({value} - '1970-01-01'::date)::bigint"
+            return f"{finite} WHEN {value} IS NOT NULL THEN 1 END"
+        case "timestamp" | "local":
+            near = f"{value} >= '1902-01-01' AND {value} < '2100-01-01'"
+            far = f"{value} >= '0001-01-01' AND {value} < '10000-01-01'"
+            return (
+                f"CASE WHEN {near} THEN (date_part('epoch', {value}) * 1000000)::bigint "
+                f"WHEN {far} THEN (extract(epoch FROM {value}) * 1000000)::bigint WHEN {value} IS NOT NULL THEN 1 END"
+            )
+    return f"{value}::bigint"
+
+
 def hashed(texts: Sequence[str]) -> str:
-    joined = ", ".join(f"coalesce({each}, '{NULL}')" for each in texts)
-    return f"md5(convert_to(concat_ws('{BETWEEN}', {joined}), 'UTF8'))"
+    return f"md5({_joined(texts)})"
+
+
+def number(texts: Sequence[str], hash: str) -> str:
+    if hash == "crc32":
+        return f"crc32({_joined(texts)})"
+    return f"('x' || left({hashed(texts)}, {HASHED}))::bit({4 * HASHED})::bigint"
+
+
+def _joined(texts: Sequence[str]) -> str:
+    # The bytes that a client would get: sessions speak UTF-8. `convert_to` would look for its encoding at every row.
+    return f"textsend(concat_ws('{BETWEEN}', {', '.join(texts)}))"
 
 
 def _double(value: float) -> str:

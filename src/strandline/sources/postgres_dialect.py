@@ -16,7 +16,6 @@ from strandline.core.watermark import Cursor, Kind, Watermark
 from strandline.sources import postgres_canonical
 from strandline.sources.dialect import REFUSED, Carried, column_of, integer
 from strandline.sources.names import split
-from strandline.verify.canonical import HASHED
 
 _PLAIN = {
     "boolean": "BOOLEAN",
@@ -119,11 +118,15 @@ class PostgresDialect:
             self.carry(column).expression if form.kind == "text" else value, column.type, form
         )
 
+    def counted(self, column: Column, form: Form) -> str:
+        value = column_of(self, column.name)
+        return postgres_canonical.counted(f"CAST({value} AS {column.cast})" if column.cast else value, form)
+
     def hashed(self, texts: Sequence[str]) -> str:
         return postgres_canonical.hashed(texts)
 
-    def number(self, hashed: str) -> str:
-        return f"('x' || left({hashed}, {HASHED}))::bit({4 * HASHED})::bigint"
+    def number(self, texts: Sequence[str], hash: str) -> str:
+        return postgres_canonical.number(texts, hash)
 
     def bucket(self, column: Column, low: int, width: int) -> str:
         value = column_of(self, column.name)

@@ -91,6 +91,7 @@ class PostgresSession:
                 user=end.user or None,
                 password=end.password or None,
                 application_name=self.application,
+                client_encoding="UTF8",
                 connect_timeout=int(end.options.get("connect_timeout", "10")),
                 autocommit=True,
                 prepare_threshold=None,

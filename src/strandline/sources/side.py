@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from strandline.core.compare import Comparison, Cut, Key, Line, Reach, Sum
+from strandline.core.compare import Comparison, Cut, Form, Key, Line, Reach, Sum
 from strandline.core.table import Mode
 from strandline.core.window import Part
-from strandline.sources.dialect import Dialect, column_of, in_part, within
+from strandline.sources.dialect import Dialect, column_of, in_part, marked, within
+from strandline.verify.canonical import NOTHING, weighed
 
 
 class Session(Protocol):
@@ -37,9 +38,8 @@ class DatabaseSide:
         return Reach(None, None, rows) if low is None else Reach(int(low), int(high), rows)
 
     def sums(self, cut: Cut) -> dict[int, Sum]:
-        number = self._dialect.number(self._row_hash())
         where = self._where([cut.within] if cut.within else [])
-        inside = f"SELECT {self._bucket(cut)} AS b, {number} AS h FROM {self._relation} WHERE {where}"
+        inside = f"SELECT {self._bucket(cut)} AS b, {self._row_number()} AS h FROM {self._relation} WHERE {where}"
         found = self._session.rows(f"SELECT b, count(*), sum(h) FROM ({inside}) q GROUP BY b")
         return {int(bucket): Sum(int(rows), int(total)) for bucket, rows, total in found}
 
@@ -77,14 +77,24 @@ class DatabaseSide:
     def _key_texts(self) -> list[str]:
         return [self._dialect.canonical(self._columns[name], form) for name, form in self._comparison.key]
 
+    def _marked(self, pairs: Sequence[tuple[str, Form]]) -> list[str]:
+        return [marked(self._dialect, self._columns[name], form) for name, form in pairs]
+
     def _row_hash(self) -> str:
-        texts = [self._dialect.canonical(self._columns[name], form) for name, form in self._comparison.columns]
-        return self._dialect.hashed([*self._key_texts(), *texts])
+        return self._dialect.hashed(self._marked([*self._comparison.key, *self._comparison.columns]))
+
+    def _row_number(self) -> str:
+        comparison, dialect = self._comparison, self._dialect
+        numbers = []
+        for name, form in comparison.numbers:
+            counted = dialect.counted(self._columns[name], form)
+            numbers.append(f"COALESCE({counted}, {NOTHING})" if self._columns[name].nullable else counted)
+        return weighed(numbers, dialect.number(self._marked(comparison.texts), comparison.hash))
 
     def _bucket(self, cut: Cut) -> str:
         if not cut.column:
-            hashed = self._dialect.hashed(self._key_texts()) if self._comparison.key else self._row_hash()
-            return f"{self._dialect.number(hashed)} & {cut.count - 1}"
+            texts = self._marked(self._comparison.key or self._comparison.texts)
+            return f"{self._dialect.number(texts, self._comparison.hash)} & {cut.count - 1}"
         value = column_of(self._dialect, cut.column)
         inside = self._dialect.bucket(self._columns[cut.column], cut.low, cut.width)
         return f"CASE WHEN {value} < {cut.low} THEN -1 WHEN {value} >= {cut.high} THEN {cut.count} ELSE {inside} END"

@@ -167,6 +167,9 @@ class MemorySource(MemoryDatabase):
     def forms(self, table: Table) -> dict[str, Form | None]:
         return _forms(table)
 
+    def hashes(self) -> tuple[str, ...]:
+        return ("md5",)
+
     def ranged(self, table: Table) -> bool:
         types = {column.name: column.type for column in table.columns}
         return len(table.key) == 1 and types[table.key[0]] in ("int", "bigint")
@@ -332,6 +335,9 @@ class MemorySink:
 
     def forms(self, table: Table) -> dict[str, Form | None]:
         return _forms(table) if table.target in self._targets else {}
+
+    def hashes(self) -> tuple[str, ...]:
+        return ("md5",)
 
     def side(self, comparison: Comparison) -> MemoryTargetSide:
         rows = self.rows(comparison.table.target)

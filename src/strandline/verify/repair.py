@@ -6,6 +6,7 @@ run carries out. Owns what may be repaired; carries out nothing.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain
 
 from strandline.core.compare import Comparison, coarser, joined
@@ -89,7 +90,7 @@ def _merged(findings: Findings) -> list[Part]:
     merged: list[Part] = list(joined(ranges, 1 if findings.rows <= _SMALL else _SLICES))
     if hashes:
         every = sorted(set(chain.from_iterable(part.remainders for part in hashes)))
-        merged.append(coarser(KeyHash(hashes[0].forms, hashes[0].modulo, tuple(every)), _HASHES))
+        merged.append(coarser(replace(hashes[0], remainders=tuple(every)), _HASHES))
     return merged
 
 

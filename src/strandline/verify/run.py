@@ -139,7 +139,15 @@ class Verifier:
         check_unchanged(table, ask.position, ask.measures)
         if not ask.busy:  # another run may be ahead of the position by now
             reconcile(self.sink.applied(table), ask.position)
-        agreed = scope(table, ask.position, self.source.forms(table), self.sink.forms(table), self.source.ranged(table))
+        known = self.sink.hashes()
+        agreed = scope(
+            table,
+            ask.position,
+            self.source.forms(table),
+            self.sink.forms(table),
+            self.source.ranged(table),
+            next(name for name in self.source.hashes() if name in known),
+        )
 
         def again(error: TransientError, wait: float) -> None:
             self.emit(Retrying(*self._where(table), self.redact(str(error)), wait))

@@ -19,7 +19,12 @@ class Scope:
 
 
 def scope(
-    table: Table, position: Position, source: Mapping[str, Form | None], target: Mapping[str, Form | None], ranged: bool
+    table: Table,
+    position: Position,
+    source: Mapping[str, Form | None],
+    target: Mapping[str, Form | None],
+    ranged: bool,
+    hash: str = "md5",
 ) -> Scope:
     """The comparison of a table that has a watermark. TargetError where even its keys cannot be compared."""
     there = {name.lower(): form for name, form in target.items()}
@@ -47,6 +52,7 @@ def scope(
         columns,
         ranged=ranged and len(key) == 1,
         versions=versions or table.shared,
+        hash=hash,
     )
     return Scope(comparison, tuple(notes))
 
