@@ -357,7 +357,7 @@ def test_buckets_tile_the_keys() -> None:
     assert all(one.high == other.low for one, other in pairwise(ranges))
     assert cut.part(cut.count).low == ranges[-1].high and (ranges[-1].high or 0) > 10**6
     assert first_cut(comparison, Reach(0, 2**63, 10)).column == ""
-    assert first_cut(replace(comparison, ranged=False), Reach(None, None, 10**8)) == Cut(65_536)
+    assert first_cut(replace(comparison, ranged=False), Reach(None, None, 10**8)) == Cut(16_384)
     assert cut_range(KeyRange("id", 0, 3), 100).count == 3
 
 

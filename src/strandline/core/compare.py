@@ -20,7 +20,7 @@ Line = tuple[Key, str]  # a row's key and the hash of everything compared
 
 LEAF = 1024
 """About how many rows a bucket holds: few enough to fetch, so many that the sums of all buckets are no burden."""
-_BUCKETS = (16, 65_536)
+_BUCKETS = (16, 16_384)  # so many sums fit into PostgreSQL's work_mem as it comes
 _NUMBERS = ("whole", "boolean", "date", "timestamp", "local")  # forms that are a number of 64 bits at most
 _RANGED = 2**62  # keys beyond it could overflow the arithmetic of buckets
 

@@ -53,6 +53,7 @@ def refusal(text: str, text_type: str) -> SourceError | None:
 class Dialect(Protocol):
     name: str
     text_type: str  # what a column is cast to for its text form
+    no_rows: str  # what follows the rows (bucket, number) that are summed, for the planner's sake
 
     def quote(self, identifier: str) -> str:
         """Any identifier, made safe."""

@@ -36,6 +36,7 @@ _TYPE = re.compile(r"(\w+)(?:\(([^)]*)\))?(.*)", re.DOTALL)
 class MySqlDialect:
     name = "MySQL"
     text_type = "char"
+    no_rows = ""
 
     def __init__(self, zero_dates: str = "refuse") -> None:
         self.zero_dates = zero_dates

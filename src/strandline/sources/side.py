@@ -40,7 +40,7 @@ class DatabaseSide:
     def sums(self, cut: Cut) -> dict[int, Sum]:
         where = self._where([cut.within] if cut.within else [])
         inside = f"SELECT {self._bucket(cut)} AS b, {self._row_number()} AS h FROM {self._relation} WHERE {where}"
-        found = self._session.rows(f"SELECT b, count(*), sum(h) FROM ({inside}) q GROUP BY b")
+        found = self._session.rows(f"SELECT b, count(*), sum(h) FROM ({inside}{self._dialect.no_rows}) q GROUP BY b")
         return {int(bucket): Sum(int(rows), int(total)) for bucket, rows, total in found}
 
     def rows(self, parts: Sequence[Part]) -> list[Line]:

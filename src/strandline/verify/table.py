@@ -1,6 +1,6 @@
 """One table compared: sums of all buckets on both sides at once, then only the rows of buckets that differ.
 
-Memory is bounded: sums of at most 65,536 buckets, and rows in portions. Works while the source is written: a row that
+Memory is bounded: sums of at most 16,384 buckets, and rows in portions. Works while the source is written: a row that
 is updated meanwhile leaves the comparison on both sides.
 """
 
