@@ -43,6 +43,7 @@ class MySqlTargetDialect(MySqlDialect):
     stamp = "datetime(6)"
     serial = "bigint AUTO_INCREMENT"
     overriding = ""
+    hashes: tuple[str, ...] = ("crc32", "md5")
 
     def __init__(self, *, mariadb: bool) -> None:
         super().__init__()

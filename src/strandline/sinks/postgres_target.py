@@ -10,6 +10,7 @@ from strandline.core.table import Column
 from strandline.sinks.delta_rows import literal as spark_literal
 from strandline.sinks.delta_rows import quoted as spark_quoted
 from strandline.sinks.sql_dialect import Field, Matched, Place, Step
+from strandline.sources import postgres_canonical
 from strandline.sources.dialect import REFUSED
 from strandline.sources.postgres_dialect import PostgresDialect
 
@@ -43,6 +44,7 @@ class PostgresTargetDialect(PostgresDialect):
     def __init__(self, version: int = 17) -> None:
         """`version`: the server's, as in 17.2."""
         self.version = version
+        self.hashes = postgres_canonical.hashes(version)
 
     def fold(self, name: str) -> str:
         return name

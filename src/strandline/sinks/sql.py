@@ -106,6 +106,9 @@ class SqlSink:
         held = self._database.find(self._place(table))
         return {} if held is None else {column.name: self._database.dialect.form(column) for column in held.columns}
 
+    def hashes(self) -> tuple[str, ...]:
+        return self._database.dialect.hashes
+
     def side(self, comparison: Comparison) -> SqlSide:
         from strandline.sinks.sql_side import SqlSide
 

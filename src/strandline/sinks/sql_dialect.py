@@ -102,6 +102,7 @@ class TargetDialect(Dialect, Protocol):
     overriding: str  # in an INSERT, makes a numbered column take the value given
     stamp: str  # type of a moment
     serial: str  # type of a number that the database gives out
+    hashes: tuple[str, ...]  # of texts, for a comparison; the cheapest first
 
     def fold(self, name: str) -> str:
         """Column names that fold to one are one."""

@@ -16,6 +16,7 @@ from strandline.core.position import Holder, Horizon
 from strandline.core.table import Table, TableInfo
 from strandline.core.watermark import Kind, Watermark
 from strandline.endpoint import Endpoint
+from strandline.sources import postgres_canonical
 from strandline.sources.database import EMPTY, DatabaseSource
 from strandline.sources.dialect import column_of
 from strandline.sources.postgres_barrier import Barrier
@@ -84,8 +85,8 @@ class PostgresSource(DatabaseSource):
         return Barrier(self.planner, self.sleep, self.max_wait, self.ticks, self.statements).drain()
 
     def hashes(self) -> tuple[str, ...]:
-        ((version,),) = self.planner.rows("SELECT current_setting('server_version_num')::int")
-        return ("crc32", "md5") if version >= 180_000 else ("md5",)
+        ((version,),) = self.planner.rows("SELECT current_setting('server_version_num')::int / 10000")
+        return postgres_canonical.hashes(version)
 
     def estimate(self, table: Table, condition: str) -> int | None:
         relation = self.dialect.relation(table)

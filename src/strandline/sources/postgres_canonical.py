@@ -80,6 +80,11 @@ def counted(value: str, shared: Form) -> str:
     return f"{value}::bigint"
 
 
+def hashes(version: int) -> tuple[str, ...]:
+    """Those of texts that a server of this version knows, the cheapest first."""
+    return ("crc32", "md5") if version >= 18 else ("md5",)
+
+
 def hashed(texts: Sequence[str]) -> str:
     return f"md5({_joined(texts)})"
 

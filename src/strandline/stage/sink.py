@@ -102,6 +102,9 @@ class StageSink:
             "a stage is not compared: verify compares the target with the database", where=table.where_text
         )
 
+    def hashes(self) -> tuple[str, ...]:
+        return ("md5",)
+
     def side(self, comparison: Comparison) -> TargetSide:
         where = comparison.table.where_text
         raise TargetError("a stage is not compared: verify compares the target with the database", where=where)

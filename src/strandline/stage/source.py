@@ -132,6 +132,9 @@ class StageSource:
     def forms(self, table: Table) -> dict[str, Form | None]:
         raise _not_compared(table)
 
+    def hashes(self) -> tuple[str, ...]:
+        return ("md5",)
+
     def ranged(self, table: Table) -> bool:
         raise _not_compared(table)
 
