@@ -40,7 +40,7 @@ def timed(command: Sequence[str], env: Mapping[str, str] | None = None) -> tuple
     process = subprocess.Popen(
         command, env={**os.environ, **(env or {})}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    peak = _Peak(process.pid)
+    peak = Peak(process.pid)
     out, err = process.communicate()
     seconds = time.perf_counter() - started
     peak.stop()
@@ -69,7 +69,19 @@ def save(name: str, figures: Mapping[str, object]) -> None:
     (folder / f"{name}.json").write_text(json.dumps(figures, indent=2, sort_keys=True) + "\n")
 
 
-class _Peak:
+def processor_seconds(pid: int) -> float:
+    """Of a process and all its descendants, ended ones too: what else the machine does matters less for it."""
+    ticks = 0
+    for each in _family(pid):
+        try:
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        ticks += sum(int(field) for field in fields[11:15])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Peak:
     """Samples the resident memory of a process and all its descendants."""
 
     def __init__(self, pid: int) -> None:
