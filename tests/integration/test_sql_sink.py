@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,8 @@ from strandline.sinks import open_sink
 from strandline.sinks.postgres import PostgresTarget
 from strandline.sinks.postgres_target import PostgresTargetDialect
 from strandline.sinks.sql import SqlSink
+from strandline.sinks.sql_dialect import Place
+from strandline.sinks.sql_ledger import Ledger
 from strandline.sinks.sql_stage import Rows, Staging
 from strandline.testing import sink as contract
 from strandline.testing.sink import ORDERS, RowChanges, at, batch
@@ -334,3 +337,16 @@ def test_a_type_that_the_target_does_not_know_becomes_text(postgres_target: Targ
         replace(table, family="PostgreSQL"), batch(1), RowChanges([(1, "ok", at(0))]), how=How.FRESH
     )
     assert postgres_target.execute("SELECT pg_typeof(name)::text FROM orders") == [("text",)]
+
+
+def test_many_tables_make_the_ledger_at_once(pg_database: str) -> None:
+    """Two connections that create one table at the same moment trip over each other in PostgreSQL."""
+    database = PostgresTarget(Endpoint.parse(pg_database))
+    others = [database.another() for _ in range(8)]
+    for round_ in range(10):
+        place = Place("public", f"t{round_}")
+        database.run("DROP TABLE IF EXISTS strandline_ledger")
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(Ledger.create, [Ledger(other, place) for other in others]))
+    for other in (database, *others):
+        other.close()

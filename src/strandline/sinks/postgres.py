@@ -40,6 +40,7 @@ SELECT array_agg(a.attname::text)
 """
 _FULL = "53100"
 _CANCELLED = "57014"
+_MADE_AT_ONCE = "pg_type_typname_nsp_index"
 _DENIED = "42501"
 _JDBC = re.compile(
     r"(?:was aborted: |PSQLException: )(?:ERROR: |FATAL: )?(.*?)(?:  Call getNextException.*)?$", re.MULTILINE
@@ -211,6 +212,8 @@ def translate(text: str) -> StrandlineError | None:
 def _fault(state: str, said: str) -> StrandlineError:
     if state == _FULL or "No space left on device" in said:
         return TargetError("the target's disk is full", why=said, remedy="Free some space. Nothing was committed.")
+    if _MADE_AT_ONCE in said:
+        return TransientError(f"somebody else was making the same table: {said}")
     if state == _CANCELLED:
         return TransientError(f"the target gave up a statement: {said}")
     remedy = ""

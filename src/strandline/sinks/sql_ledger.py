@@ -6,6 +6,7 @@ it is no longer his turn. The row is there before the first batch.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,7 @@ CONFLICT = """\
 Another state store feeds this target, or an older run is still alive.
 See what the target holds (it asks before it changes anything):   strandline watermark import --from-target -t TABLE"""
 
+_TURN = threading.Lock()
 _COUNTS = ("rows_read", "rows_inserted", "rows_updated", "rows_deleted")
 _READ = (
     "pipeline",
@@ -110,7 +112,10 @@ class Ledger:
         self._name = self._dialect.place(place.beside(LEDGER))
 
     def create(self) -> None:
-        self._database.run(create_text(self._dialect, self._place))
+        """Unless it is there. Two at once trip over each other in PostgreSQL, so that tables of one run take turns;
+        another process's turn is for the database to say (`TransientError`)."""
+        with _TURN:
+            self._database.run(create_text(self._dialect, self._place))
 
     def read(self, session: Session | Database) -> list[Entry]:
         target = self._dialect.string(self._place.table)
