@@ -196,7 +196,7 @@ MUTANTS = (
         "core/position.py",
         "if slice_.last and (watermark is None or watermark < slice_.window.high):",
         "if slice_.last:",
-        ("tests/property/test_machine.py",),
+        (POSITION,),
     ),
     Mutant(
         "a range passed over is closed while its transaction is open",

@@ -64,6 +64,14 @@ def test_the_watermark_moves_at_the_commit_of_each_slice() -> None:
     assert position.last_value == at(29)
 
 
+def test_a_range_that_is_read_again_leaves_the_watermark_where_it_is() -> None:
+    position = planned(replace(EMPTY, watermark=at(50)))
+    for part in HALVES:
+        batch = position.next(part, "store", "try")
+        position = position.intending(batch).committed(batch, Applied())
+        assert (batch.watermark, position.watermark) == (at(50), at(50))
+
+
 def test_key_ranges_move_the_watermark_only_with_the_last() -> None:
     slices = by_key(WINDOW, "id", [5, 9])
     position = planned(slices=slices)
