@@ -241,3 +241,19 @@ def test_a_load_whose_batches_were_cleaned_away_is_not_reset(shop: StagedShop) -
     with pytest.raises(SourceError, match="cleaned away") as caught:
         shop.change("reset", stage="load")
     assert "watermark reset -p shop -t orders" in caught.value.remedy
+
+
+def test_types_and_comments_of_the_source_come_through_the_stage(shop: StagedShop, pg_database: str) -> None:
+    shop.execute("CREATE SCHEMA copied")
+    shop.execute("ALTER TABLE orders ADD tags varchar(30), ADD details jsonb")
+    shop.execute("COMMENT ON TABLE orders IS 'what was sold'")
+    shop.execute("INSERT INTO orders VALUES (1, 'new', 1.50, now(), 'a', '{}')")
+    shop.pipeline["target"] = {"url": pg_database, "schema": "copied"}
+    shop.sync()
+    found = shop.database.execute(
+        "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
+        "WHERE attrelid = 'copied.orders'::regclass AND attnum > 0 ORDER BY attnum"
+    ).fetchall()
+    assert dict(found)["tags"] == "character varying(30)" and dict(found)["details"] == "jsonb"
+    (comment,) = shop.database.execute("SELECT obj_description('copied.orders'::regclass)").fetchall()
+    assert comment == ("what was sold",)

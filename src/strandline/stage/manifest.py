@@ -41,6 +41,8 @@ class Manifest:
     columns: tuple[Column, ...]  # of the source, before `transform`
     key: tuple[str, ...]
     key_enforced: bool
+    family: str  # the kind of database whose words the types of the columns are; empty: a transform made them
+    comment: str  # of the table
     unique: bool  # at most one row per key
     order: tuple[str, ...]
     operation: str | None

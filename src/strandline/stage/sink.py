@@ -78,6 +78,8 @@ class StageSink:
                     table.columns,
                     table.key,
                     table.key_enforced,
+                    "" if table.transform else table.family,
+                    table.comment,
                     changes.unique,
                     changes.order,
                     changes.operation,

@@ -65,7 +65,15 @@ class StageSource:
         cursor = last.cursor
         if cursor is not None and cursor.zone is not None:
             cursor = replace(cursor, zone=zone or cursor.zone)
-        return replace(table, cursor=cursor, key=last.key, key_enforced=last.key_enforced, columns=last.columns)
+        return replace(
+            table,
+            cursor=cursor,
+            key=last.key,
+            key_enforced=last.key_enforced,
+            columns=last.columns,
+            family=last.family,
+            comment=last.comment,
+        )
 
     def horizons(self, tables: Sequence[Table]) -> dict[str, Horizon | StrandlineError]:
         """Manifests come in the order of their numbers, so all below the last one's end is there."""

@@ -90,6 +90,8 @@ def staged(objects: Objects, of: Batch, *, rows: int = 1, how: How = How.CHANGES
         table.columns,
         table.key,
         key_enforced=True,
+        family="postgresql",
+        comment="",
         unique=True,
         order=("at",),
         operation=None,
@@ -367,13 +369,13 @@ class StageContract:
             "delete",
         )
         columns = (Column("id", "bigint", False), Column("at", "timestamptz"))
-        table = orders("Größe 1.x", columns=columns, key_enforced=True)
+        table = orders("Größe 1.x", columns=columns, key_enforced=True, family="postgresql", comment="orders")
         sink.apply(table, batch(1), Rows([row, (2, *[None] * 11)], schema, "op"), how=How.FRESH)
         info = source.tables(["G*"], {})["Größe 1.x"]
         assert not isinstance(info, StrandlineError)
         resolved = source.resolve(orders("Größe 1.x", cursor=None, key=()), info, None)
         assert (resolved.cursor, resolved.key, resolved.columns) == (table.cursor, ("id",), columns)
-        assert resolved.key_enforced
+        assert (resolved.key_enforced, resolved.family, resolved.comment) == (True, "postgresql", "orders")
         first, second = sorted(load(resolved), key=lambda found: int(found["id"]))
         first["at"] = first["at"].astimezone(UTC)
         first["many"] = [tuple(each) for each in first["many"]]
