@@ -229,9 +229,9 @@ MUTANTS = (
     Mutant(
         "a backfill moves the watermark",
         "core/backfill.py",
-        "tuple(replace(part, last=False) for part in slices)",
-        "slices",
-        (BACKFILL, "tests/property/test_machine.py"),
+        "return Window(start, min(end, mark)), note",
+        "return Window(start, end), note",
+        (BACKFILL,),
     ),
     Mutant(
         "append mode reads rows again",

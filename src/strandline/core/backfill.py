@@ -6,8 +6,6 @@ whatever run comes next.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from strandline.core.errors import ChangedError, SourceError, StrandlineError, WindowError
 from strandline.core.plan import Ask, Planned, check_comparable, check_unchanged
 from strandline.core.position import Reason, TablePlan
@@ -36,7 +34,7 @@ def plan_backfill(source: Source, ask: Ask, low: str | None, high: str | None, *
         table.name,
         table.stage,
         window,
-        tuple(replace(part, last=False) for part in slices),
+        slices,
         Reason.BACKFILL if slices else Reason.NOTHING_NEW,
         estimated_rows=rows,
         run_id=run_id,
