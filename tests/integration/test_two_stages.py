@@ -254,6 +254,7 @@ def test_types_and_comments_of_the_source_come_through_the_stage(shop: StagedSho
         "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
         "WHERE attrelid = 'copied.orders'::regclass AND attnum > 0 ORDER BY attnum"
     ).fetchall()
-    assert dict(found)["tags"] == "character varying(30)" and dict(found)["details"] == "jsonb"
+    types: dict[str, str] = dict(found)
+    assert (types["tags"], types["details"]) == ("character varying(30)", "jsonb")
     (comment,) = shop.database.execute("SELECT obj_description('copied.orders'::regclass)").fetchall()
     assert comment == ("what was sold",)
