@@ -50,6 +50,11 @@ def _means(name: str, stage: str) -> bool:
     return stage == name or (name == LOAD and stage.startswith(f"{LOAD}:"))
 
 
+def within(source: str, server: str) -> bool:
+    """Whether a source lies in the database that a target says it is. What MySQL calls a database is a schema of it."""
+    return server in (source, source.rpartition("/")[0])
+
+
 def reads_source(spec: PipelineSpec, stage: str) -> bool:
     return spec.stage is None or stage == EXTRACT
 
@@ -205,7 +210,7 @@ class Pipeline:
 
         assert isinstance(self.sink, SqlSink)
         here = self.sink.server()
-        if here not in (self._source_identity, self._source_identity.rpartition("/")[0]):
+        if not within(self._source_identity, here):
             raise ConfigError(
                 f"via: server: {self.spec.source} and {self.spec.targets[self.target]} are not one database",
                 where=self.spec.name,

@@ -8,14 +8,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from urllib.parse import quote
 
-from strandline.core.errors import ConfigError, SourceError
+from strandline.core.errors import ConfigError, ConnectError, SourceError
 from strandline.core.table import SYNC, Column, Mode, Table, TableInfo
 from strandline.core.watermark import Cursor, Kind
 from strandline.endpoint import Endpoint
+from strandline.pipeline import within
 from strandline.secrets import looks_secret
 from strandline.sources import open_source
 from strandline.sources.database import DatabaseSource
@@ -171,9 +174,14 @@ def write_config(
     target: str = "delta:lake",
     pipeline: str = "main",
     password_variable: str = "SOURCE_PASSWORD",
+    target_variable: str = "TARGET_PASSWORD",
     state: str = "",
+    inside: bool = False,
 ) -> str:
-    """The text of a strandline.yml. The password is not in it: it is read from the variable named."""
+    """The text of a strandline.yml. Passwords are not in it: they are read from the variables named.
+
+    `inside`: source and target are one database, so its rows need not leave it.
+    """
     if not proposals:
         raise SourceError("there is no table to write a config for")
     lines = ["# Made by strandline init. The cursors decide what counts as changed: check them.", ""]
@@ -183,14 +191,40 @@ def write_config(
         "pipelines:",
         f"  {_scalar(pipeline)}:",
         f"    source: {_scalar(source_url(endpoint, password_variable))}",
-        f"    target: {_scalar(target)}",
-        "    tables:",
+        f"    target: {_scalar(_target(target, target_variable))}",
     ]
+    if inside:
+        lines += ["    # source and target are one database: rows move inside it, without Spark", "    via: server"]
+    lines.append("    tables:")
     for proposal in proposals:
         lines += [f"      # {_comment(reason)}" for reason in proposal.reasons]
         lines += [f"      # careful: {_comment(warning)}" for warning in proposal.warnings]
         lines.append(f"      - {{{', '.join(f'{key}: {value}' for key, value in _keys(proposal).items())}}}")
     return "\n".join(lines) + "\n"
+
+
+def _target(url: str, variable: str) -> str:
+    end = Endpoint.parse(url)
+    return source_url(end, variable) if end.password else url
+
+
+def one_database(source: Endpoint, target: str) -> bool:
+    """Whether the target is the source's own database, as the servers say; False where it cannot be reached."""
+    end = Endpoint.parse(target)
+    if end.scheme != source.scheme or end.scheme not in ("postgresql", "mysql"):
+        return False
+    from strandline.sinks import open_sink
+    from strandline.sinks.sql import SqlSink
+
+    def no_spark() -> Any:
+        raise AssertionError("nothing is moved here")
+
+    with closing(open_source(source, guard=timedelta(0))) as origin, closing(open_sink(end, no_spark)) as sink:
+        assert isinstance(sink, SqlSink)
+        try:
+            return within(origin.identity(), sink.server())
+        except ConnectError:
+            return False
 
 
 def source_url(endpoint: Endpoint, password_variable: str) -> str:

@@ -12,7 +12,7 @@ from strandline.config import load_config
 from strandline.core.errors import ConnectError, SourceError
 from strandline.core.table import Mode
 from strandline.endpoint import Endpoint
-from strandline.propose import Proposal, propose, source_url, write_config
+from strandline.propose import Proposal, one_database, propose, source_url, write_config
 from strandline.testing.servers import MariaDB, Postgres
 
 SHOP = """
@@ -159,3 +159,21 @@ def test_mariadbs_on_update_column_is_the_cursor(mariadb: MariaDB, mariadb_datab
     assert (found["notes"].cursor, found["notes"].mode) == ("changed", Mode.MERGE)
     assert "set by trigger t" in found["notes"].reasons[0]
     assert any("3 minutes old" in reason for reason in found["notes"].reasons)
+
+
+def test_one_database_as_source_and_target_is_proposed_to_move_rows_inside_it(
+    shop: Endpoint, postgres: Postgres, tmp_path: Path
+) -> None:
+    here = postgres.url(shop.path)
+    assert one_database(shop, here)
+    assert not one_database(shop, postgres.url("postgres"))
+    assert not one_database(shop, "delta:lake")
+    assert not one_database(shop, "postgresql://nobody@127.0.0.1:9/gone?connect_timeout=1")
+    file = tmp_path / "strandline.yml"
+    file.write_text(write_config(shop, list(proposals(shop, "orders").values()), target=here, inside=True))
+    assert postgres.password not in file.read_text()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOURCE_PASSWORD", "one")
+        patch.setenv("TARGET_PASSWORD", "two")
+        pipeline = load_config(file).pipelines["main"]
+    assert (pipeline.via, pipeline.targets[""].password) == ("server", "two")

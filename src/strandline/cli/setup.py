@@ -51,15 +51,18 @@ def init(
     Asks for what it was not told, on a terminal. -t takes names and globs; without it every table is proposed. The
     password never goes into the config.
     """
-    from strandline.propose import propose, write_config
+    from strandline.endpoint import Endpoint
+    from strandline.propose import one_database, propose, write_config
 
     path = Path(invocation.config or DEFAULT_FILE)
     _check_free(path, force)
     endpoint = _endpoint(invocation, source, password_variable)
-    target = target or _asked(invocation, "Where do the copies go?", "delta:lake")
+    target = target or _asked(invocation, "Where do the copies go?", "delta:lake") or "delta:lake"
+    _hide(invocation, target)
     found = propose(endpoint, tables or ("*",))
+    inside = one_database(endpoint, target)
     text = write_config(
-        endpoint, found, target=target or "delta:lake", pipeline=pipeline, password_variable=password_variable
+        endpoint, found, target=target, pipeline=pipeline, password_variable=password_variable, inside=inside
     )
     if not invocation.json:
         invocation.say("\n".join(_proposals(found, invocation.room())) + "\n")
@@ -69,7 +72,9 @@ def init(
     if invocation.json:
         invocation.say_json({"config": str(path), "pipeline": pipeline, "tables": [asdict(part) for part in found]})
     again = invocation.command("plan")
-    needs = f"export {password_variable}=…, then " if endpoint.password else ""
+    variables = [password_variable] if endpoint.password else []
+    variables += ["TARGET_PASSWORD"] if Endpoint.parse(target).password else []
+    needs = f"export {' '.join(f'{name}=…' for name in variables)}, then " if variables else ""
     invocation.tell(f"{path} written, with {len(found)} tables. Next: {needs}{again}")
     return 0
 
@@ -101,6 +106,14 @@ def _endpoint(invocation: Invocation, source: str | None, variable: str) -> Endp
         )
     invocation.redactor.register(password)
     return replace(endpoint, password=password)
+
+
+def _hide(invocation: Invocation, target: str) -> None:
+    """The target's password is no more to be shown than the source's."""
+    from strandline.endpoint import Endpoint
+
+    if invocation.redactor is not None:
+        invocation.redactor.register(Endpoint.parse(target).password)
 
 
 def _asking(invocation: Invocation) -> bool:

@@ -90,6 +90,7 @@ def _lines(part: PipelineStatus, waiting: list[str], now: datetime, room: int | 
     rows += [(name, "–", "–", "", "0", "never run", "", "") for name in waiting]
     head = ("table", "stage", "watermark", "lag", "rows", "status", "seen", "note")
     gone = "" if part.configured else "   not in the config any more"
+    gone += "   inside the server, without Spark" if part.via == "server" else ""
     return [
         click.style(part.pipeline, bold=True) + "   " + _last_run(part, now) + gone,
         "",

@@ -72,12 +72,14 @@ class PipelineStatus:
     tables: tuple[TableStatus, ...]
     last_run: Record | None  # kind "run"
     configured: bool = True  # False: only the state still knows it
+    via: str = "spark"
 
     def to_json(self) -> dict[str, Any]:
         run = self.last_run
         return {
             "pipeline": self.pipeline,
             "configured": self.configured,
+            "via": self.via,
             "last_run": run and {"run_id": run.key[0], **run.fields},
             "tables": [table.to_json() for table in self.tables],
         }
@@ -112,9 +114,14 @@ def status(project: Project, pipelines: tuple[str, ...] = ()) -> list[PipelineSt
         if name in found:
             found[name].append(_table(record, leases[name].get(table), now))
     return [
-        PipelineStatus(name, tuple(tables), _last_run(project, name), name in project.config.pipelines)
+        PipelineStatus(name, tuple(tables), _last_run(project, name), *_configured(project, name))
         for name, tables in found.items()
     ]
+
+
+def _configured(project: Project, name: str) -> tuple[bool, str]:
+    spec = project.config.pipelines.get(name)
+    return (True, spec.via) if spec else (False, "spark")
 
 
 def history(project: Project, pipeline: str = "", table: str = "", limit: int = 50) -> list[ChangeEntry]:
