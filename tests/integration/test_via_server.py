@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 import strandline
+from strandline import operations
 from strandline.core.errors import ConfigError, SchemaError
 from strandline.core.events import Committed, Event, Intended
 from strandline.core.position import Status
@@ -198,3 +199,30 @@ def test_no_row_of_the_source_is_locked(shop: Shop) -> None:
 
     shop.sync(listener=meanwhile)
     assert writes
+
+
+CONTROL = """
+CREATE TABLE {copy}.sync_control (sync_run_id bigint PRIMARY KEY, table_name varchar(100), sync_status varchar(10),
+                                  watermark_from {stamp} NULL, watermark_to {stamp} NULL)"""
+
+
+def test_the_control_table_of_a_stored_procedure_is_taken_over(shop: Shop) -> None:
+    """Its last good sync says where to go on; its `>` becomes our `>=`."""
+    stamp = "timestamp" if shop.kind == "postgres" else "datetime(6)"
+    shop.execute(CONTROL.format(copy=shop.copy, stamp=stamp))
+    shop.insert(1)
+    for number, (status, to) in enumerate(
+        [("SUCCESS", "2026-01-01 10:00:00"), ("SUCCESS", "2026-01-01 10:01:00.5"), ("FAILED", "2026-01-01 10:02:00")]
+    ):
+        shop.execute(f"INSERT INTO {shop.copy}.sync_control VALUES ({number}, 'ORDERS', '{status}', NULL, '{to}')")
+    with shop.load() as project:
+        changes = operations.adopt_control(project, "shop", f"{shop.copy}.sync_control")
+        assert [(change.action, str(change.new)) for change in changes] == [("import", "2026-01-01 10:01:00.500000")]
+        operations.apply(project, changes, why="moving in")
+        (position,) = project.books.positions().values()
+        assert str(position.watermark) == "2026-01-01 10:01:00.500000"
+        with pytest.raises(ConfigError, match="not the name of a table"):
+            operations.adopt_control(project, "shop", "x; DROP TABLE orders")
+        shop.execute(f"DELETE FROM {shop.copy}.sync_control")
+        with pytest.raises(ConfigError, match="notes no sync"):
+            operations.adopt_control(project, "shop", f"{shop.copy}.sync_control")

@@ -52,6 +52,14 @@ def stored(project: Project, pipeline: str | None = None) -> dict[tuple[str, str
     return {(record.key[0], record.key[1], record.key[2]): record for record in found}
 
 
+def one_pipeline(project: Project, pipeline: str | None) -> str:
+    """The pipeline named, or the only one there is."""
+    known = list(project.config.pipelines)
+    if pipeline is not None or len(known) == 1:
+        return project.pipeline(pipeline or known[0]).name
+    raise ConfigError(f"there are several pipelines: {', '.join(known)}", remedy="Say which: -p PIPELINE")
+
+
 def one_table(project: Project, pipeline: str | None, table: str) -> str:
     """The one pipeline whose table a watermark command is about, known to the config or the state."""
     known = stored(project, pipeline)

@@ -238,6 +238,7 @@ def export(invocation: Invocation, pipeline: str | None, output: Path | None) ->
 @watermark.command("import")
 @click.argument("file", metavar="[FILE]", required=False)
 @click.option("--from-target", is_flag=True, help="Rebuild the position of -t from what the target holds.")
+@click.option("--from-control", metavar="TABLE", help="Take over what a control table in the target of -p notes.")
 @pipeline_option
 @click.option("-t", "--table", metavar="TABLE", help="With --from-target: the table.")
 @stage_option
@@ -250,6 +251,7 @@ def import_(
     invocation: Invocation,
     file: str | None,
     from_target: bool,
+    from_control: str | None,
     pipeline: str | None,
     table: str | None,
     wait: bool,
@@ -260,15 +262,20 @@ def import_(
     """Restore positions from FILE (- is stdin), or one table's from its target (--from-target -t TABLE).
 
     FILE is what `watermark export` wrote, or the JSON document in which another tool keeps a table's watermark
-    (`last_mysql_data_timestamp`).
+    (`last_mysql_data_timestamp`). A control table has the columns TABLE_NAME, WATERMARK_TO and SYNC_STATUS.
     """
     from strandline import operations
     from strandline.cli.changes import carry_out
-    from strandline.cli.selection import one_table
+    from strandline.cli.selection import one_pipeline, one_table
 
-    if from_target == (file is not None) or from_target != (table is not None):
-        raise click.UsageError("give either FILE, or --from-target with -t TABLE", click.get_current_context())
+    given = (file is not None) + from_target + (from_control is not None)
+    if given != 1 or from_target != (table is not None):
+        said = "give one of FILE, --from-target with -t TABLE, and --from-control with -p PIPELINE"
+        raise click.UsageError(said, click.get_current_context())
     with invocation.project() as project:
+        if from_control is not None:
+            found = operations.adopt_control(project, one_pipeline(project, pipeline), from_control, wait=wait)
+            return carry_out(invocation, project, found, why=why, yes=yes)
         if table is not None:
             home = one_table(project, pipeline, table)
             found = [operations.import_from_target(project, home, table, stage=stage, wait=wait)]

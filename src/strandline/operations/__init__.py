@@ -4,7 +4,7 @@ Every operation first gives `Change`s, which say what would be and write nothing
 shown, each with its history record, under compare-and-set. Target data is never touched. Knows nothing of terminals.
 """
 
-from strandline.operations.adopt import adopt, is_foreign
+from strandline.operations.adopt import adopt, adopt_control, is_foreign
 from strandline.operations.backup import export, import_
 from strandline.operations.change import Change, apply
 from strandline.operations.positions import forget, import_from_target, rename, replan, reset, set_watermark
@@ -17,6 +17,7 @@ __all__ = [
     "PipelineStatus",
     "TableStatus",
     "adopt",
+    "adopt_control",
     "apply",
     "export",
     "forget",

@@ -1,21 +1,27 @@
-"""Watermarks that people already keep: the JSON documents that a hand-made MySQL → S3 → Redshift job writes per table.
+"""Watermarks that people already keep: the JSON documents that a hand-made MySQL → S3 → Redshift job writes per table,
+and the control table in which a stored procedure notes its syncs.
 
-Owns what such a document means to us; every check is that of `watermark set`.
+Owns what those mean to us; every check is that of `watermark set`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from strandline.core.errors import ConfigError
 from strandline.core.watermark import Kind
 from strandline.operations.change import Change
 from strandline.operations.positions import set_watermark
+from strandline.pipeline import some_stages
 from strandline.project import Project
 
 _MARK = "last_mysql_data_timestamp"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_$]*(\.[A-Za-z_][A-Za-z0-9_$]*){0,2}")
+_CONTROL = "SELECT TABLE_NAME, MAX(WATERMARK_TO) FROM {} WHERE SYNC_STATUS = 'SUCCESS' GROUP BY TABLE_NAME"
 
 
 def is_foreign(document: Any) -> bool:
@@ -26,6 +32,26 @@ def is_foreign(document: Any) -> bool:
 def adopt(project: Project, document: Any, pipeline: str = "", *, wait: bool = False) -> list[Change]:
     """One change per table. The other tool reads `> value`, so all below it is done; we read from it on, inclusive."""
     return [_adopted(project, raw, pipeline, wait) for raw in _documents(document)]
+
+
+def adopt_control(project: Project, pipeline: str, control: str, *, wait: bool = False) -> list[Change]:
+    """One change per table of a control table in the pipeline's target: where its last good sync ended."""
+    from strandline.sinks.sql import SqlSink
+
+    if not _NAME.fullmatch(control):
+        raise ConfigError(f'"{control}" is not the name of a table', where=pipeline)
+    spec = project.pipeline(pipeline)
+    with project.opened(pipeline, some_stages(spec, ())[-1]) as opened:
+        if not isinstance(opened.sink, SqlSink):
+            raise ConfigError("the control table is looked for in the target, which is no database", where=pipeline)
+        found = opened.sink.ask(_CONTROL.format(control))
+    if not found:
+        raise ConfigError(f"{control} notes no sync that ended in SUCCESS", where=pipeline)
+    return [_taken(project, str(theirs), _text(value), pipeline, wait) for theirs, value in found]
+
+
+def _text(value: object) -> str | None:
+    return value.isoformat(" ") if isinstance(value, datetime) else None if value is None else str(value)
 
 
 def _documents(document: Any) -> list[Mapping[str, Any]]:
@@ -39,29 +65,35 @@ def _documents(document: Any) -> list[Mapping[str, Any]]:
     return parts if len(parts) == len(document) else []
 
 
-def _adopted(project: Project, raw: Mapping[str, Any], pipeline: str, wait: bool) -> Change:
-    theirs, value = str(raw.get("table_name", "")), raw[_MARK]
+def _taken(project: Project, theirs: str, value: str | None, pipeline: str, wait: bool) -> Change:
     home, table = _ours(project, theirs, pipeline)
-    if not isinstance(value, str):
+    if value is None:
         raise ConfigError(
-            f"{theirs}: {_MARK} is {value!r}: it has moved nothing yet",
+            f"{theirs}: it has moved nothing yet",
             where=f"{home}.{table}",
             remedy=f"There is nothing to take over: strandline sync -p {home} -t {table}",
         )
     change = set_watermark(project, home, table, value, kind=Kind.TIMESTAMP, wait=wait)
-    notes = [*change.notes, f"the other tool's `> {value}` is our `>=`: rows at exactly that value are read once more"]
+    note = f"the other tool's `> {value}` is our `>=`: rows at exactly that value are read once more"
+    return replace(change, action="import", notes=(*change.notes, note))
+
+
+def _adopted(project: Project, raw: Mapping[str, Any], pipeline: str, wait: bool) -> Change:
+    value = raw[_MARK]
+    change = _taken(project, str(raw.get("table_name", "")), None if value is None else str(value), pipeline, wait)
+    notes = list(change.notes)
     if files := raw.get("processed_s3_files"):
         notes.append(f"what it staged stays its own ({len(files)} files): only what we extract is loaded")
     if raw.get("mysql_status") not in (None, "success"):
         notes.append(f"its last run ended with {raw['mysql_status']}: {raw.get('last_error') or 'no error is noted'}")
-    return replace(change, action="import", notes=tuple(notes))
+    return replace(change, notes=tuple(notes))
 
 
 def _ours(project: Project, theirs: str, pipeline: str) -> tuple[str, str]:
-    """Our pipeline and table for the other tool's name: the same name, or the same without its schema."""
+    """Our pipeline and table for the other tool's name: the same name, without its schema, or in small letters."""
     short = theirs.rpartition(".")[2]
     specs = [project.pipeline(pipeline)] if pipeline else project.config.pipelines.values()
-    for wanted in (theirs, short):
+    for wanted in (theirs, short, theirs.lower(), short.lower()):
         found = [(spec.name, wanted) for spec in specs if any(part.name == wanted for part in spec.tables)]
         if len(found) == 1:
             return found[0]

@@ -6,7 +6,7 @@ file's business; a batch's way into it is `sql_write`. Looking needs no Spark.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strandline.core.batch import Applied, Batch, How, Receipt
 from strandline.core.compare import Comparison, Form
@@ -84,6 +84,9 @@ class SqlSink:
         from strandline.sinks.sql_server import ServerWrite
 
         return ServerWrite(self._database, table, place, batch, changes)
+
+    def ask(self, sql: str) -> list[tuple[Any, ...]]:
+        return self._database.rows(sql)
 
     def server(self) -> str:
         """Which server and database this is, as `Source.identity` says it of a source."""
