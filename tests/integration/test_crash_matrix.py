@@ -136,7 +136,7 @@ class SqlTarget(Target):
     """A database. Its ledger holds the last batch only; here it notes each one, in the batch's own transaction."""
 
     database: str
-    points = frozenset({"before _prepare", "before fill", "before count", "after count", "after _move"})
+    points = frozenset({"before _prepare", "before fill", "before count", "after count", "after run"})
 
     def __init__(self, request: pytest.FixtureRequest) -> None:
         url, spark = request.getfixturevalue(self.database), request.getfixturevalue("spark")
@@ -158,12 +158,13 @@ class SqlTarget(Target):
         return [Batch.from_json(text) for (text,) in found]
 
     def watch(self, patch: pytest.MonkeyPatch, reach: Reach) -> None:
+        from strandline.sinks.sql_move import Move
         from strandline.sinks.sql_write import Write
 
         watched(patch, Write, "_prepare", reach, after=False)
         watched(patch, Staging, "fill", reach, after=False)
         watched(patch, Ledger, "count", reach)
-        watched(patch, Write, "_move", reach, before=False)
+        watched(patch, Move, "run", reach, before=False)
 
 
 def _aware(moved: datetime | None) -> datetime | None:
