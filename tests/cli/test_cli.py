@@ -19,6 +19,7 @@ from shop import PASSWORD, Shop, open_shop
 
 from strandline import cli
 from strandline.cli.app import app
+from strandline.cli.invocation import Invocation
 from strandline.cli.reference import document
 from strandline.core.errors import ConfigError, ConnectError, RunFailedError, SourceError
 
@@ -447,3 +448,34 @@ def test_every_command_takes_a_config_and_json() -> None:
         assert {"-c", "--json", "--debug"} <= names or command.name == "demo", command.name
         options = [param for param in command.params if isinstance(param, click.Option)]
         assert command.help and all(option.help or option.hidden for option in options), command.name
+
+
+@pytest.mark.parametrize(
+    ("command", "flags", "stage"),
+    [
+        (("sync",), ("--extract-only",), "extract"),
+        (("sync",), ("--backup-only",), "extract"),
+        (("sync",), ("--load-only",), "load"),
+        (("sync",), ("--redshift-only",), "load"),
+        (("backfill",), ("-t", "orders", "--extract-only"), "extract"),
+        (("plan",), ("--load-only",), "load"),
+        (("watermark", "reset"), ("-t", "orders", "--mysql-only"), "extract"),
+        (("watermark", "reset"), ("-t", "orders", "--redshift-only"), "load"),
+        (("watermark", "reset"), ("-t", "orders", "--stage", "load:far"), "load:far"),
+        (("watermark", "reset"), ("-t", "orders"), None),
+    ],
+)
+def test_flags_name_the_stage_also_as_people_know_them_from_elsewhere(
+    command: tuple[str, ...], flags: tuple[str, ...], stage: str | None
+) -> None:
+    found: click.Command = app
+    for name in command:
+        assert isinstance(found, click.Group)
+        found = found.commands[name]
+    with found.make_context(command[-1], list(flags), obj=Invocation()) as context:
+        assert context.params.get("stage") == stage
+
+
+def test_two_stages_at_once_are_refused() -> None:
+    with pytest.raises(click.UsageError, match="one stage at a time"):
+        app.commands["sync"].make_context("sync", ["--extract-only", "--load-only"], obj=Invocation())

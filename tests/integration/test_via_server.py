@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -187,18 +188,22 @@ def test_the_plan_says_which_way_rows_go(shop: Shop) -> None:
         assert project.plan("shop").to_json()["via"] == "server"
 
 
-def test_no_row_of_the_source_is_locked(shop: Shop) -> None:
-    """While a batch is staged, production may write to what is being read."""
+def test_no_row_of_the_source_is_waited_for_or_locked(shop: Shop) -> None:
+    """Production holds a row that is being read: whoever locked what it reads would wait for that transaction."""
     shop.insert(1, 2)
-    writes: list[int] = []
 
     def meanwhile(event: Event) -> None:
         if isinstance(event, Intended):
+            shop.execute("BEGIN")
             shop.execute("UPDATE orders SET status = 'busy' WHERE id = 1")
-            writes.append(1)
 
-    shop.sync(listener=meanwhile)
-    assert writes
+    started = time.monotonic()
+    outcome = shop.sync(listener=meanwhile)
+    spent = time.monotonic() - started
+    shop.execute("ROLLBACK")
+    assert outcome.status is Status.COMPLETED
+    assert spent < 20, "a lock was waited for"
+    shop.check()
 
 
 CONTROL = """
