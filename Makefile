@@ -2,6 +2,7 @@
 PYTHON ?=
 BIN := .venv/bin
 READY := .venv/.ready
+FAKESNOW := .venv/fakesnow/.ready
 
 .PHONY: setup demo test check lint soak bench mutants lock clean
 
@@ -14,9 +15,17 @@ $(READY): pyproject.toml requirements/build.txt requirements/dev.txt tools/setup
 demo: setup
 	@$(BIN)/strandline demo
 
-# Two processes: each has its own servers and its own Spark.
-test: lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+# A stand-in for Snowflake, for the tests: it pins other versions of what we use.
+$(FAKESNOW): $(READY) requirements/fakesnow.txt
+	$(BIN)/python -m venv --clear .venv/fakesnow
+	$(BIN)/uv pip install --quiet --python .venv/fakesnow/bin/python --require-hashes -r requirements/fakesnow.txt || \
+		.venv/fakesnow/bin/python -m pip install --quiet --require-hashes -r requirements/fakesnow.txt
+	@touch $@
+
+# Two processes: each has its own servers and its own Spark. tests/conftest.py says in which order files go to them.
+test: lint $(FAKESNOW)
+	@tools/setup.sh browser
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: lint
 	$(BIN)/python -m pytest tests/unit tests/property tests/cli
@@ -35,8 +44,10 @@ soak: setup
 MINUTES := 10
 EXAMPLES := 3000
 
+BENCHMARKS := against foundation memory server stage staging verify delta_source delta_state poll dashboard growth spark_start
+
 bench: setup
-	$(BIN)/python benchmarks/foundation.py
+	for each in $(BENCHMARKS); do $(BIN)/python benchmarks/$$each.py || exit 1; done
 
 mutants: setup
 	$(BIN)/python tests/mutants/mutants.py

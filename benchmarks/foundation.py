@@ -1,6 +1,6 @@
-"""PostgreSQL → Delta: nothing new, first load, increment, small heap; beside the job people write by hand.
+"""PostgreSQL → Delta: nothing new, first load, increment; beside the job people write by hand.
 
-python benchmarks/foundation.py [idle] [load] [heap] [--rows N] [--rounds N]
+python benchmarks/foundation.py [idle] [load] [--rows N] [--rounds N]
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from harness import HERE, PYTHON, compare, save, timed
+from harness import HERE, PYTHON, choose, compare, save, timed
 
-from strandline.testing.servers import MariaDB, Postgres
+from strandline.testing.servers import Postgres
 
 ORDERS = """
 CREATE TABLE orders (id bigint PRIMARY KEY, customer_id integer NOT NULL, status text NOT NULL,
@@ -25,7 +25,7 @@ INSERT INTO orders SELECT i, i % 100000, (ARRAY['new','paid','sent','done'])[1 +
 TOUCH = "UPDATE orders SET amount = amount + 1, updated_at = now() WHERE id % 100 = 7"
 CONFIG = """
 state: sqlite:///{folder}/state.db
-spark: {{conf: {{spark.driver.memory: {memory}}}}}
+spark: {{conf: {{spark.driver.memory: 2g}}}}
 pipelines:
   shop:
     source: {source}
@@ -36,10 +36,10 @@ pipelines:
 """
 
 
-def config(folder: Path, source: str, tables: str, memory: str = "2g") -> Path:
+def config(folder: Path, source: str, tables: str) -> Path:
     folder.mkdir(parents=True)
     path = folder / "strandline.yml"
-    path.write_text(CONFIG.format(folder=folder, source=source, tables=tables, memory=memory))
+    path.write_text(CONFIG.format(folder=folder, source=source, tables=tables))
     return path
 
 
@@ -149,48 +149,19 @@ def _warm(server: Postgres, database: str, places: dict[str, Path], rows: int, r
     return medians[0], medians[1]
 
 
-def heap(folder: Path, gigabytes: float) -> dict[str, object]:
-    """A table larger than the heap goes through: PostgreSQL and MariaDB, 1 GiB of heap."""
-    rows = int(gigabytes * 1024 * 1024)  # one KiB each
-    figures: dict[str, object] = {"gigabytes": gigabytes}
-    wide = "CREATE TABLE wide (id bigint PRIMARY KEY, pad text NOT NULL, updated_at timestamp(6) NOT NULL)"
-    with Postgres() as server, server.connect() as connection:
-        connection.execute(wide.replace("timestamp(6)", "timestamptz"))
-        connection.execute(
-            "INSERT INTO wide SELECT i, (SELECT string_agg(md5(i::text || j), '') FROM generate_series(1, 31) j), "
-            f"now() FROM generate_series(1, {rows}) i"
-        )
-        path = config(folder / "heap-pg", server.url(), "wide", memory="1g")
-        print(f"{gigabytes} GiB through a 1 GiB heap")
-        figures["postgresql"] = compare(1, {"PostgreSQL → Delta": lambda: sync(path)})["PostgreSQL → Delta"].seconds
-    with MariaDB() as maria, maria.connect() as other, other.cursor() as cursor:
-        cursor.execute("CREATE DATABASE heap")
-        cursor.execute("USE heap")
-        cursor.execute(wide)
-        cursor.execute(f"INSERT INTO wide SELECT seq, REPEAT(MD5(seq), 31), NOW(6) FROM seq_1_to_{rows}")
-        other.commit()
-        path = config(folder / "heap-maria", maria.url("heap"), "{name: wide, zone: UTC}", memory="1g")
-        figures["mariadb"] = compare(1, {"MariaDB → Delta": lambda: sync(path)})["MariaDB → Delta"].seconds
-    return figures
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="*", choices=["idle", "load", "heap", []], default=["idle", "load", "heap"])
+    choose(parser, "idle", "load")
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--gigabytes", type=float, default=2.0)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        if {"idle", "load"} & set(given.what):
-            with Postgres() as server:
-                if "idle" in given.what:
-                    save("idle", idle(server, folder / "idle", given.rounds))
-                if "load" in given.what:
-                    save("load", load(server, folder / "load", given.rows, given.rounds))
-        if "heap" in given.what:
-            save("heap", heap(folder, given.gigabytes))
+        with Postgres() as server:
+            if "idle" in given.what:
+                save("idle", idle(server, folder / "idle", given.rounds))
+            if "load" in given.what:
+                save("load", load(server, folder / "load", given.rows, given.rounds))
 
 
 if __name__ == "__main__":

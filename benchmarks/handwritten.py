@@ -1,9 +1,11 @@
 """The job people write by hand: a watermark file, four JDBC predicates, Spark's default settings, MERGE into Delta.
 
     handwritten.py load|merge JDBC_URL USER TARGET [--warm N]
+    handwritten.py all JDBC_URL USER TARGET --tables FILE
+
 
 `--warm N` repeats the merge in one session (touching the rows before each, untimed) and prints the seconds of each
-but the first.
+but the first. `all` goes through the tables named in a file: loads a table without a watermark, merges into the others.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ def session() -> SparkSession:
     )
 
 
-def read(spark: SparkSession, url: str, user: str, since: str, rows: int) -> DataFrame:
+def read(spark: SparkSession, url: str, user: str, since: str, rows: int, table: str = "orders") -> DataFrame:
     edges = [None, *(rows * part // 4 for part in (1, 2, 3)), None]
     predicates = []
     for low, high in pairwise(edges):
@@ -40,7 +42,7 @@ def read(spark: SparkSession, url: str, user: str, since: str, rows: int) -> Dat
         keys += [f"id <= {high}"] if high is not None else []
         predicates.append(" AND ".join([*keys, f"updated_at > timestamptz '{since}'"]))
     properties = {"user": user, "password": os.environ["PGPASSWORD"], "driver": "org.postgresql.Driver"}
-    return spark.read.jdbc(url, "orders", predicates=predicates, properties=properties)
+    return spark.read.jdbc(url, table, predicates=predicates, properties=properties)
 
 
 def merge(spark: SparkSession, frame: DataFrame, target: str) -> None:
@@ -53,14 +55,18 @@ def merge(spark: SparkSession, frame: DataFrame, target: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("step", choices=("load", "merge"))
+    parser.add_argument("step", choices=("load", "merge", "all"))
     parser.add_argument("url")
     parser.add_argument("user")
     parser.add_argument("target")
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--warm", type=int, default=0)
     parser.add_argument("--touch", default="")
+    parser.add_argument("--tables", type=Path)
     given = parser.parse_args()
+    if given.step == "all":
+        every_table(given.url, given.user, Path(given.target), given.rows, given.tables.read_text().split())
+        return
     mark = Path(given.target + ".watermark")
     spark = session()
     if given.step == "load":
@@ -75,6 +81,19 @@ def main() -> None:
                 print(f"{time.perf_counter() - started:.3f}", flush=True)
     high = spark.read.format("delta").load(given.target).selectExpr("cast(max(updated_at) as string)").collect()[0][0]
     mark.write_text(str(high))
+    spark.stop()
+
+
+def every_table(url: str, user: str, lake: Path, rows: int, tables: list[str]) -> None:
+    spark = session()
+    for table in tables:
+        target, mark = lake / table, lake / f"{table}.watermark"
+        if mark.exists():
+            merge(spark, read(spark, url, user, mark.read_text(), rows, table), str(target))
+        else:
+            read(spark, url, user, "1970-01-01", rows, table).write.format("delta").save(str(target))
+        newest = spark.read.format("delta").load(str(target)).selectExpr("cast(max(updated_at) as string)")
+        mark.write_text(str(newest.collect()[0][0]))
     spark.stop()
 
 

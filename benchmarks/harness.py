@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -13,8 +15,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from strandline.spark.jars import cache_folder
+
 HERE = Path(__file__).parent
 PYTHON = sys.executable
+PATIENCE = 1800
 
 
 @dataclass
@@ -34,19 +39,58 @@ class Series:
         return f"  {self.name:<34} {self.median:8.2f} s   ({spread} s)   peak {max(self.peak_mb):7.0f} MB"
 
 
+class FailedError(SystemExit):
+    """A process that was to be timed failed."""
+
+
+@dataclass(frozen=True)
+class Took:
+    """What a whole process took: seconds by the clock, of the processors, and peak MB."""
+
+    seconds: float
+    peak_mb: float
+    busy: float
+    out: str = ""
+
+
 def timed(command: Sequence[str], env: Mapping[str, str] | None = None) -> tuple[float, float, str]:
     """Run a process to its end: seconds, peak MB of it and its children, and what it printed. Fails if it fails."""
+    took = measured(command, env)
+    return took.seconds, took.peak_mb, took.out
+
+
+def measured(
+    command: Sequence[str],
+    env: Mapping[str, str] | None = None,
+    also: Sequence[int] = (),
+    servers: Sequence[int] = (),
+) -> Took:
+    """The same. `also` are processes that count too, as a Spark that works for it; of `servers`, databases, only what
+    the processors do for them."""
     started = time.perf_counter()
     process = subprocess.Popen(
-        command, env={**os.environ, **(env or {})}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, env={**_environment(), **(env or {})}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    peak = Peak(process.pid)
-    out, err = process.communicate()
-    seconds = time.perf_counter() - started
-    peak.stop()
+    peak = Peak(process.pid, *also, servers=servers)
+    try:
+        out, err = process.communicate(timeout=PATIENCE)
+        seconds = time.perf_counter() - started
+    except subprocess.TimeoutExpired:
+        for pid in _family(process.pid):
+            os.kill(pid, signal.SIGKILL)
+        process.communicate()
+        raise FailedError(f"{' '.join(command)}: not done after {PATIENCE} s") from None
+    finally:
+        peak.stop()
     if process.returncode != 0:
-        raise SystemExit(f"{' '.join(command)}: exit {process.returncode}\n{out}\n{err}")
-    return seconds, peak.megabytes, out
+        raise FailedError(f"{' '.join(command)}: exit {process.returncode}\n{out[-4000:]}\n{err[-4000:]}")
+    return Took(seconds, peak.megabytes, peak.busy, out)
+
+
+def _environment() -> dict[str, str]:
+    """Ours, but Python keeps what it compiled, as it does for users; in a place of its own."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPYCACHEPREFIX": str(cache_folder().parent / "peers" / "bytecode")}
 
 
 def compare(rounds: int, contenders: Mapping[str, Callable[[], tuple[float, float]]]) -> dict[str, Series]:
@@ -62,6 +106,17 @@ def compare(rounds: int, contenders: Mapping[str, Callable[[], tuple[float, floa
     return series
 
 
+def choose(parser: argparse.ArgumentParser, *parts: str) -> None:
+    """`what`: the parts to run; without any, all of them."""
+
+    def known(text: str) -> str:
+        if text not in parts:
+            raise argparse.ArgumentTypeError(f"{text}: choose from {', '.join(parts)}")
+        return text
+
+    parser.add_argument("what", nargs="*", type=known, default=parts)
+
+
 def save(name: str, figures: Mapping[str, object]) -> None:
     """Keep the figures of a run as JSON beside the others."""
     folder = HERE / "results"
@@ -69,10 +124,10 @@ def save(name: str, figures: Mapping[str, object]) -> None:
     (folder / f"{name}.json").write_text(json.dumps(figures, indent=2, sort_keys=True) + "\n")
 
 
-def processor_seconds(pid: int) -> float:
-    """Of a process and all its descendants, ended ones too: what else the machine does matters less for it."""
+def processor_seconds(*pids: int) -> float:
+    """Of processes and all their descendants, ended ones too: what else the machine does matters less for it."""
     ticks = 0
-    for each in _family(pid):
+    for each in _family(*pids):
         try:
             fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
         except (FileNotFoundError, ProcessLookupError):
@@ -82,11 +137,15 @@ def processor_seconds(pid: int) -> float:
 
 
 class Peak:
-    """Samples the resident memory of a process and all its descendants."""
+    """Samples the resident memory of processes and all their descendants, and the processors' time they and the servers
+    took."""
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, *pids: int, servers: Sequence[int] = ()) -> None:
         self.megabytes = 0.0
-        self._pid = pid
+        self.busy = 0.0
+        self._pids = pids
+        self._working = (*pids, *servers)
+        self._before = processor_seconds(*self._working)
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True)
         self._thread.start()
@@ -96,11 +155,14 @@ class Peak:
         self._thread.join()
 
     def _sample(self) -> None:
-        while not self._done.wait(0.2):
-            self.megabytes = max(self.megabytes, sum(_rss(pid) for pid in _family(self._pid)) / 1024)
+        looks = 0
+        while not self._done.wait(0.02 if looks < 50 else 0.2):  # a short process is looked at more often
+            looks += 1
+            self.megabytes = max(self.megabytes, sum(_rss(pid) for pid in _family(*self._pids)) / 1024)
+            self.busy = max(self.busy, processor_seconds(*self._working) - self._before)
 
 
-def _family(root: int) -> set[int]:
+def _family(*roots: int) -> set[int]:
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -109,7 +171,7 @@ def _family(root: int) -> set[int]:
             except OSError:
                 continue  # ended meanwhile
             parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
-    family = {root}
+    family = set(roots)
     while True:
         more = {pid for pid, parent in parents.items() if parent in family} - family
         if not more:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from harness import save
+from harness import choose, save
 
 from strandline.core.batch import Applied, How
 from strandline.core.position import Horizon
@@ -174,20 +174,20 @@ def _seconds(run: Callable[[int], None], number: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=["history", "write"], default=["history", "write"])
+    choose(parser, "history", "write")
     parser.add_argument("--batches", type=int, default=10_000)
     parser.add_argument("--rows", type=int, default=5_000_000)
     parser.add_argument("--rounds", type=int, default=3)
     asked = parser.parse_args()
     counts = [count for count in (10, 100, 1_000, 10_000, 100_000) if count <= asked.batches]
     with Seaweed() as seaweed, tempfile.TemporaryDirectory() as folder:
-        if "history" in asked.parts:
+        if "history" in asked.what:
             figures = {
                 "directory": history(Endpoint.parse(f"{folder}/stage"), counts, asked.rounds),
                 "seaweedfs": history(seaweed.endpoint("history"), counts, asked.rounds),
             }
             save("stage-history", figures)
-        if "write" in asked.parts:
+        if "write" in asked.what:
             save(f"stage-write-{asked.rows}", write(seaweed, asked.rows, asked.rounds))
 
 

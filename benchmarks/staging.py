@@ -1,11 +1,14 @@
 """Spark to a staging table beside plain Spark JDBC without batching options: the same rows, one warm session.
 
 python benchmarks/staging.py [--rows N] [--rounds N] [--database postgresql|mariadb]
+
+Twice: Spark's write alone, and all of it, the table made, counted and dropped.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -19,7 +22,7 @@ from strandline.core.watermark import Kind, Watermark
 from strandline.endpoint import Endpoint
 from strandline.sinks.mysql import MySqlTarget
 from strandline.sinks.postgres import PostgresTarget
-from strandline.sinks.sql_dialect import Database, Field, Place
+from strandline.sinks.sql_dialect import Field, Place
 from strandline.sinks.sql_stage import Staging
 from strandline.spark.session import local_session, stop
 from strandline.testing.servers import MariaDB, Postgres
@@ -33,6 +36,7 @@ SELECT id, CAST(id % 100000 AS INT) AS customer,
   element_at(array('new', 'paid', 'sent', 'done'), CAST(1 + id % 4 AS INT)) AS status,
   CAST(id % 100000 / 100.0 AS DECIMAL(12,2)) AS amount, concat('note ', id) AS note,
   timestamp_micros(1790000000000000 + id) AS updated_at FROM range({rows})"""
+OURS, PLAIN = "strandline", "plain Spark JDBC"
 TABLE = Table("bench", "orders", "orders", "orders", "sync", Mode.APPEND, None)
 
 
@@ -40,29 +44,36 @@ TABLE = Table("bench", "orders", "orders", "orders", "sync", Mode.APPEND, None)
 class Bench:
     """One set of rows and a database to stage it in."""
 
-    database: Database
+    database: PostgresTarget | MySqlTarget
     rows: DataFrame
     count: int
 
-    def ours(self) -> None:
+    def ours(self) -> float:
+        """Seconds of the write."""
         now = Watermark(Kind.VERSION, "1")
         place = Place(self.database.schema, "orders")
         staging = Staging(self.database, place, TABLE, Batch("", 1, 1, None, now, now, "bench"), RowChanges([]))
         staging.create([Column(field.name, kind) for field, kind in zip(self.rows.schema, self.types, strict=True)])
-        staging.fill(self.rows)
+        started = time.perf_counter()
+        self.database.fill(staging.shaped(self.rows), staging.place)
+        written = time.perf_counter() - started
         assert staging.rows().read.rows_read == self.count
         staging.drop()
+        return written
 
-    def plain(self) -> None:
+    def plain(self) -> float:
         """What a person writes who does not know the driver's options."""
         writer = self.database.writer
         login = {name: writer.properties[name] for name in ("user", "password", "driver")}
         name = self.database.dialect.place(Place(self.database.schema, "plain"))
         listed = ", ".join(f"{field.name} {kind}" for field, kind in zip(self.rows.schema, self.types, strict=True))
         self.database.run(f"CREATE TABLE {name} ({listed})")
+        started = time.perf_counter()
         self.rows.write.jdbc(writer.url.partition("?")[0], name, "append", login)
+        written = time.perf_counter() - started
         assert self.database.rows(f"SELECT count(*) FROM {name}") == [(self.count,)]
         self.database.run(f"DROP TABLE {name}")
+        return written
 
     @property
     def types(self) -> list[str]:
@@ -70,16 +81,16 @@ class Bench:
         return [kind or "" for kind in kinds]
 
 
-def timing(run: Callable[[], None]) -> Callable[[], tuple[float, float]]:
+def timing(run: Callable[[], float], writes: list[float]) -> Callable[[], tuple[float, float]]:
     def timed() -> tuple[float, float]:
         started = time.perf_counter()
-        run()
+        writes.append(run())
         return time.perf_counter() - started, 0.0
 
     return timed
 
 
-def bench(database: Database, spark: SparkSession, rows: int, rounds: int) -> dict[str, object]:
+def bench(database: PostgresTarget | MySqlTarget, spark: SparkSession, rows: int, rounds: int) -> dict[str, object]:
     frame = spark.sql(ORDERS.format(rows=rows)).cache()
     assert frame.count() == rows
     warm = Bench(database, frame.limit(20_000), 20_000)
@@ -87,10 +98,15 @@ def bench(database: Database, spark: SparkSession, rows: int, rounds: int) -> di
     warm.plain()
     contest = Bench(database, frame, rows)
     print(f"{rows:,} rows to a staging table (one warm session, rows held by Spark)")
-    done = compare(rounds, {"strandline": timing(contest.ours), "plain Spark JDBC": timing(contest.plain)})
-    ratio = done["plain Spark JDBC"].median / done["strandline"].median
+    writes: dict[str, list[float]] = {OURS: [], PLAIN: []}
+    done = compare(rounds, {OURS: timing(contest.ours, writes[OURS]), PLAIN: timing(contest.plain, writes[PLAIN])})
+    ratio = done[PLAIN].median / done[OURS].median
+    written = {name: statistics.median(seconds) for name, seconds in writes.items()}
+    alone = written[PLAIN] / written[OURS]
     print(f"  plain Spark JDBC takes {ratio:.2f} times as long")
-    return {"rows": rows, "ratio": ratio, **{name: series.seconds for name, series in done.items()}}
+    print(f"  Spark's write alone: {written[OURS]:.2f} s, plain {written[PLAIN]:.2f} s, {alone:.2f} times as long")
+    figures = {name: series.seconds for name, series in done.items()}
+    return {"rows": rows, "ratio": ratio, "ratio of the writes": alone, "writes": writes, **figures}
 
 
 def main() -> None:
@@ -102,7 +118,7 @@ def main() -> None:
     spark = local_session(["delta", "postgresql", "mysql"], {"spark.driver.memory": "2g"}, None, "staging")
     if given.database == "postgresql":
         with Postgres() as server:
-            target: Database = PostgresTarget(Endpoint.parse(server.url()))
+            target: PostgresTarget | MySqlTarget = PostgresTarget(Endpoint.parse(server.url()))
             figures = bench(target, spark, given.rows, given.rounds)
             target.close()
     else:

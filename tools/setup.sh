@@ -1,5 +1,6 @@
 #!/bin/sh
 # Makes .venv with everything the demo, the tests and the benchmarks need. Installs Java and python3-venv if it may.
+# With the word "browser": installs Chromium, which only the tests of the dashboard need.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -9,6 +10,13 @@ install() {
     say "installing $*"
     { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "$@"; } >/dev/null
 }
+
+if [ "${1:-}" = browser ]; then
+    command -v chromium >/dev/null || command -v google-chrome >/dev/null ||
+        { may_install && install chromium fonts-dejavu-core; } ||
+        say "no Chromium: for the tests in a browser run (as root) apt-get install chromium"
+    exit 0
+fi
 
 python=
 for name in ${PYTHON:-python3 python3.13 python3.12 python3.11}; do
@@ -25,7 +33,7 @@ fi
 say "installing the locked packages into .venv"
 .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/build.txt
 # uv is quick; pip knows an index from pip.conf, which uv does not read.
-.venv/bin/uv pip install --quiet --python .venv/bin/python --compile-bytecode --no-build-isolation --require-hashes \
+.venv/bin/uv pip install --quiet --python .venv/bin/python --no-build-isolation --require-hashes \
     -r requirements/dev.txt ||
     .venv/bin/python -m pip install --quiet --no-build-isolation --require-hashes -r requirements/dev.txt
 .venv/bin/python -m pip install --quiet --no-build-isolation --no-deps --editable .

@@ -4,7 +4,8 @@
                                   │        │         │         │
                                 Source   Source     Sink     State
 
-`load` gives a Project; `project.plan(name)` shows what would move, `project.sync(name)` moves it. The loop itself is
+`load` gives a Project; `project.plan(name)` shows what would move, `project.sync(name)` moves it. `Tracker` keeps the
+same watermarks for a job whose writes are the caller's own. The loop itself is
 `core/run.py`; what a source, a sink and a state store promise is `core/protocols.py`.
 """
 
@@ -17,8 +18,10 @@ from strandline.core.errors import StrandlineError
 if TYPE_CHECKING:
     from strandline.project import Project, load
     from strandline.result import PipelinePlan, RunResult
+    from strandline.sources.frame import Frame
+    from strandline.tracking.tracker import Tracker
 
-__all__ = ["PipelinePlan", "Project", "RunResult", "StrandlineError", "load"]
+__all__ = ["Frame", "PipelinePlan", "Project", "RunResult", "StrandlineError", "Tracker", "load"]
 __version__ = "0.1.0"
 
 
@@ -32,4 +35,12 @@ def __getattr__(name: str) -> Any:
         from strandline import result
 
         return getattr(result, name)
+    if name == "Tracker":
+        from strandline.tracking.tracker import Tracker
+
+        return Tracker
+    if name == "Frame":
+        from strandline.sources.frame import Frame
+
+        return Frame
     raise AttributeError(name)

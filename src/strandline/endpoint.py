@@ -93,6 +93,12 @@ class Endpoint:
             return self
         return replace(self, path=os.path.normpath(root / Path(self.path).expanduser()))
 
+    def flag(self, option: str, default: bool) -> bool:
+        given = self.options.get(option, str(default)).lower()
+        if given not in ("true", "false"):
+            raise ConfigError(f"{self}: {option} is true or false")
+        return given == "true"
+
     def __str__(self) -> str:
         """The address without password and options: safe in any output."""
         if self.scheme in _WITHOUT_SLASHES:

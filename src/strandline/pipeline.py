@@ -13,7 +13,7 @@ from strandline.core.errors import ConfigError, StrandlineError
 from strandline.core.protocols import Sink, Source, Spark
 from strandline.core.table import EXTRACT, LOAD, SYNC, Table, TableInfo
 from strandline.core.watermark import Cursor, Kind
-from strandline.sinks import open_sink
+from strandline.sinks import loads_files, open_sink
 from strandline.sources import open_source
 
 if TYPE_CHECKING:
@@ -28,9 +28,23 @@ def stages(spec: PipelineSpec) -> tuple[str, ...]:
     return loads if len(loads) > 1 or "" not in spec.targets else (SYNC,)
 
 
+def together(spec: PipelineSpec, wanted: Collection[str]) -> list[tuple[str, ...]]:
+    """The stages that are wanted, in their order. Those that read the source, one for each target, go side by side."""
+    chosen = some_stages(spec, wanted)
+    reading = tuple(stage for stage in chosen if reads_source(spec, stage))
+    return [*([reading] if reading else []), *((stage,) for stage in chosen if stage not in reading)]
+
+
 def one_stage(spec: PipelineSpec, stage: str) -> str:
-    """The stage by its name; without one, the first. ConfigError if the pipeline has no such stage."""
-    return some_stages(spec, [stage] if stage else [])[0]
+    """The stage by its name; without one, the first. ConfigError if the pipeline has no such stage, or several."""
+    found = some_stages(spec, [stage] if stage else [])
+    if stage and len(found) > 1:
+        raise ConfigError(
+            f'"{stage}" is {len(found)} stages of this pipeline',
+            where=spec.name,
+            remedy=f"Say which: {', '.join(found)}",
+        )
+    return found[0]
 
 
 def some_stages(spec: PipelineSpec, wanted: Collection[str]) -> tuple[str, ...]:
@@ -59,6 +73,10 @@ def reads_source(spec: PipelineSpec, stage: str) -> bool:
     return spec.stage is None or stage == EXTRACT
 
 
+def _forms(name: str, info: TableInfo | StrandlineError) -> tuple[str, ...]:
+    return (name, info.name) if isinstance(info, TableInfo) else (name,)
+
+
 @dataclass(frozen=True)
 class Resolved:
     """A table as far as it could be resolved; `error` says why not further."""
@@ -66,16 +84,22 @@ class Resolved:
     table: Table
     error: StrandlineError | None = None
 
+    def into(self, stage: str) -> Resolved:
+        """The same table on its way into another target."""
+        return replace(self, table=replace(self.table, stage=stage))
+
 
 class Pipeline:
     """Opens nothing until it is asked for: `source` connects, `sink` does not need Spark before data moves."""
 
-    def __init__(self, spec: PipelineSpec, stage: str, spark: Spark) -> None:
+    def __init__(self, spec: PipelineSpec, stage: str, spark: Spark, source: Source | None = None) -> None:
         self.spec = spec
         self.stage = stage
         self._spark = spark
-        self._source: Source | None = None
+        self._source = source
         self._sink: Sink | None = None
+        self._beside: dict[str, Pipeline] = {}
+        self.told: set[tuple[str, str]] = set()  # warnings that were passed on
 
     def __enter__(self) -> Pipeline:
         return self
@@ -83,9 +107,20 @@ class Pipeline:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for end in (self._source, self._sink):
+        self.close()
+
+    def close(self) -> None:
+        for end in (self._source, self._sink, *self._beside.values()):
             if end is not None:
                 end.close()
+
+    def beside(self, stage: str) -> Pipeline:
+        """The hop into another target of the same source; it is closed with this one."""
+        if stage == self.stage:
+            return self
+        if stage not in self._beside:
+            self._beside[stage] = Beside(self, stage)
+        return self._beside[stage]
 
     @property
     def staged(self) -> bool:
@@ -108,13 +143,16 @@ class Pipeline:
         if spec.stage is not None and self.staged:
             from strandline.stage.source import StageSource
 
-            return StageSource(spec.stage, spec.name)
+            one_by_one = loads_files(spec.targets[self.target])
+            return StageSource(spec.stage, spec.name, one_by_one=one_by_one)
         return open_source(
             spec.source,
             guard=spec.guard,
             barrier="lookback" if spec.barrier else None,
             readers=spec.readers,
             statements=spec.show_statements,
+            as_of=spec.as_of,
+            spark=self._spark,
         )
 
     @cached_property
@@ -164,6 +202,11 @@ class Pipeline:
         check_targets([(part.table.target, part.table) for part in resolved.values()])
         return list(resolved.values())
 
+    def renewed(self) -> bool:
+        """Whether tables are otherwise than `tables` last said, because it spoke from memory; from now on it says them
+        as they are."""
+        return False
+
     def _matches(
         self, spec: TableSpec, found: Mapping[str, TableInfo | StrandlineError]
     ) -> list[tuple[str, TableInfo | StrandlineError]]:
@@ -172,9 +215,8 @@ class Pipeline:
         return [
             (name, info)
             for name, info in found.items()
-            if isinstance(info, TableInfo)
-            and fnmatchcase(name, spec.name)
-            and not any(fnmatchcase(form, pattern) for pattern in self.spec.exclude for form in (name, info.name))
+            if fnmatchcase(name, spec.name)
+            and not any(fnmatchcase(form, pattern) for pattern in self.spec.exclude for form in _forms(name, info))
         ]
 
     def _resolve(self, spec: TableSpec, info: TableInfo | StrandlineError) -> Resolved:
@@ -191,7 +233,7 @@ class Pipeline:
         self._check_one_database()
         source, target = self._source_identity, self.sink.identity(table)
         server = source.rpartition("/")[0]  # a database of MySQL is what others call a schema
-        proven = target.startswith(("postgresql:", "mysql:"))  # by the server itself
+        proven = target.startswith(("postgresql:", "mysql:", "snowflake:"))  # by the server itself
         if proven and target in (f"{source}/{table.source}", f"{server}/{table.source}"):
             raise ConfigError(
                 "source and target are one table, whatever their addresses",
@@ -250,3 +292,19 @@ class Pipeline:
             lookback=spec.lookback,
             max_stall=spec.max_stall,
         )
+
+
+class Beside(Pipeline):
+    """Has a sink of its own; the source, and what it is, are another pipeline's."""
+
+    def __init__(self, first: Pipeline, stage: str) -> None:
+        super().__init__(first.spec, stage, first._spark)
+        self._first = first
+
+    @property
+    def source(self) -> Source:
+        return self._first.source
+
+    @property
+    def _source_identity(self) -> str:
+        return self._first._source_identity

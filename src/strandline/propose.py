@@ -51,7 +51,7 @@ class _Candidate:
     column: Column
     cursor: Cursor
     stamp: Stamp
-    indexed: bool
+    indexed: bool | None  # None: the database has no indexes
 
     @property
     def tells_changes(self) -> bool:
@@ -65,14 +65,14 @@ class _Candidate:
         named = bool(_CHANGED.search(self.column.name))
         created = bool(_CREATED.search(self.column.name))
         exact = self.cursor.kind is Kind.TIMESTAMP
-        return (bool(self.stamp.updated), named, exact, not created, self.indexed, not self.column.nullable)
+        quick = self.indexed is not False
+        return (bool(self.stamp.updated), named, exact, not created, quick, not self.column.nullable)
 
     def text(self) -> str:
-        facts = [
-            self.column.type,
-            "indexed" if self.indexed else "no index",
-            "may be NULL" if self.column.nullable else "NOT NULL",
-        ]
+        facts = [self.column.type]
+        if self.indexed is not None:
+            facts.append("indexed" if self.indexed else "no index")
+        facts.append("may be NULL" if self.column.nullable else "NOT NULL")
         if self.stamp.updated:
             facts.append(f"set by {self.stamp.updated}")
         return f"{self.column.name}: {', '.join(facts)}"
@@ -117,7 +117,8 @@ def _candidates(source: DatabaseSource, catalog: Catalog, info: TableInfo) -> li
         cursor = source.dialect.cursor(column)
         if cursor is None or (cursor.kind is Kind.INTEGER and (column.name,) not in info.unique):
             continue  # an integer orders rows only if each has its own
-        found.append(_Candidate(column, cursor, catalog.stamp(info, column.name), column.name in info.indexed))
+        indexed = None if info.indexed is None else column.name in info.indexed
+        found.append(_Candidate(column, cursor, catalog.stamp(info, column.name), indexed))
     return found
 
 
@@ -130,7 +131,7 @@ def _incremental(source: DatabaseSource, name: str, info: TableInfo, best: _Cand
     warnings = []
     if best.column.nullable:
         warnings.append(f"{best.column.name} may be NULL: rows without a value stop the table (see `nulls`)")
-    if not best.indexed and info.kind == "table":
+    if best.indexed is False and info.kind == "table":
         warnings.append(f"{best.column.name} has no index: every sync reads the whole table")
     if mode is Mode.MERGE and not best.stamp.updated and info.kind == "table":
         warnings.append(f"nothing in the database moves {best.column.name} on update; the application must")
@@ -193,6 +194,9 @@ def write_config(
         f"    source: {_scalar(source_url(endpoint, password_variable))}",
         f"    target: {_scalar(_target(target, target_variable))}",
     ]
+    if Endpoint.parse(target).scheme == "redshift":
+        told = "redshift loads from S3: name a bucket in its region, which the target's iam_role may read"
+        lines += [f"    # {told}", "    stage: s3://bucket/strandline"]
     if inside:
         lines += ["    # source and target are one database: rows move inside it, without Spark", "    via: server"]
     lines.append("    tables:")

@@ -28,6 +28,7 @@ class PipelinePlan:
     errors: tuple[StrandlineError, ...] = ()
     warnings: tuple[tuple[str, str], ...] = ()  # (table, what is worth knowing before it runs)
     via: str = "spark"
+    stage: str = ""  # where batches are kept between source and target; empty: nowhere
 
     @property
     def work(self) -> bool:
@@ -50,7 +51,7 @@ def joined(plans: Sequence[PipelinePlan]) -> PipelinePlan:
         first,
         tables=tuple(table for plan in plans for table in plan.tables),
         errors=tuple(error for plan in plans for error in plan.errors),
-        warnings=tuple(warning for plan in plans for warning in plan.warnings),
+        warnings=tuple(dict.fromkeys(warning for plan in plans for warning in plan.warnings)),
     )
 
 
@@ -66,23 +67,33 @@ def _plan_json(plan: TablePlan) -> Json:
         "slices": len(plan.remaining),
         "held_by": str(plan.held_by) if plan.held_by else None,
         "note": plan.note or None,
+        "columns": plan.columns or None,
         "error": plan.error or None,
     }
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended. `status` is the worst of its tables."""
+    """How a run ended. `status` is the worst of its tables; FAILED if a whole stage could not be planned (`errors`)."""
 
     run_id: str
     pipeline: str
     status: Status
     tables: tuple[Outcome, ...]
     seconds: float
+    errors: tuple[StrandlineError, ...] = ()
 
     @property
     def failed(self) -> bool:
         return self.status is Status.FAILED
+
+    @property
+    def failure(self) -> str:
+        """The first error of a run that failed."""
+        if self.errors:
+            return str(self.errors[0])
+        failed = [error_text(table) for table in self.tables if table.status is Status.FAILED]
+        return f"{len(failed)} of {len(self.tables)} tables failed: {failed[0]}"
 
     @property
     def applied(self) -> Applied:
@@ -97,6 +108,7 @@ class RunResult:
             "pipeline": self.pipeline,
             "status": self.status.value,
             "tables": [_outcome_json(table) for table in self.tables],
+            **({"error": "\n".join(map(str, self.errors))} if self.errors else {}),
         }
 
 
@@ -155,10 +167,11 @@ def _stage_json(position: Position) -> Json:
         "kind": known.kind.value if known else None,
         "batch": position.batch.number if position.batch else 0,
         "epoch": position.epoch,
-        "status": position.status.value,
+        "status": position.status.value if position.revision else None,  # None: it never ran
         "rows": position.totals.rows_inserted + position.totals.rows_updated + position.totals.rows_deleted,
         "files": position.totals.files,
         "slices_done": f"{plan.done}/{len(plan.slices)}" if plan else None,
         "error": position.error or None,
+        "remedy": position.remedy or None,
         "updated_at": position.updated_at,
     }

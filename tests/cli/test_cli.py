@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import resource
 import signal
@@ -191,14 +192,14 @@ def test_the_second_sync_of_a_table_says_who_holds_it(shop: Shop) -> None:
 
     def hold() -> None:
         entered.set()
-        leave.wait(20)
+        leave.wait(120)
 
     shop.sink.at_commit(before=hold)
     with shop.project() as other:
         first = threading.Thread(target=other.sync, args=("shop",), kwargs={"tables": ("orders",)})
         first.start()
         try:
-            assert entered.wait(20)
+            assert entered.wait(120)
             said = shop.run("sync", "-t", "orders", "--json")
         finally:
             leave.set()
@@ -287,6 +288,14 @@ def test_debug_logs_events_without_secrets(shop: Shop) -> None:
     assert PASSWORD not in said.err
 
 
+def test_after_debug_the_caller_has_its_own_logging_back(shop: Shop) -> None:
+    log = logging.getLogger("strandline")
+    before = log.handlers[:], log.level, log.propagate
+    assert "strandline." in shop.run("plan", "--debug").err
+    assert (log.handlers[:], log.level, log.propagate) == before
+    assert "strandline." not in shop.run("plan").err
+
+
 # retry
 
 
@@ -363,7 +372,7 @@ with finishing_slices():
     for expected in ("ready\n", "first\n"):
         assert process.stdout.readline() == expected
         process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 130
     assert "Ctrl-C again stops at once" in err
 
@@ -458,6 +467,7 @@ def test_every_command_takes_a_config_and_json() -> None:
         (("sync",), ("--load-only",), "load"),
         (("sync",), ("--redshift-only",), "load"),
         (("backfill",), ("-t", "orders", "--extract-only"), "extract"),
+        (("backfill",), ("-t", "orders", "--load-only"), "load"),
         (("plan",), ("--load-only",), "load"),
         (("watermark", "reset"), ("-t", "orders", "--mysql-only"), "extract"),
         (("watermark", "reset"), ("-t", "orders", "--redshift-only"), "load"),
@@ -479,3 +489,27 @@ def test_flags_name_the_stage_also_as_people_know_them_from_elsewhere(
 def test_two_stages_at_once_are_refused() -> None:
     with pytest.raises(click.UsageError, match="one stage at a time"):
         app.commands["sync"].make_context("sync", ["--extract-only", "--load-only"], obj=Invocation())
+
+
+def test_verify_data_is_verify(shop: Shop) -> None:
+    shop.write("orders", 1, 2)
+    said = shop.run("sync", "-t", "orders", "--verify-data")
+    assert said.code == 0, said.err
+    assert "1 table: 1 as they should be, 0 not" in said.out
+
+
+def test_a_watermark_file_of_another_tool_is_shown_then_taken_over(shop: Shop) -> None:
+    shop.write("orders", 1, 2, 3)
+    mark = str(shop.source.rows("orders")[1]["moved"])
+    file = shop.folder / "settlement.orders.json"
+    document = {"last_mysql_data_timestamp": mark, "mysql_status": "success", "redshift_status": "failed"}
+    file.write_text(json.dumps({"table_name": "settlement.orders", **document}))
+    said = shop.run("watermark", "import", str(file))
+    assert said.code == 2 and "--yes" in said.err
+    assert "is our `>=`" in said.err and "its redshift_status is failed" in said.err and "NOT read again" in said.err
+    assert shop.run("watermark", "get", "-t", "orders", "--json").json["stages"][0]["watermark"] is None
+    assert shop.run("watermark", "import", str(file), "--yes", "--why", "moving in").code == 0
+    assert shop.run("sync", "-t", "orders").code == 0
+    assert sorted(row["id"] for row in shop.sink.rows("orders")) == [2, 3]
+    said = shop.run("watermark", "import", "--from-control", "sync_control", "-p", "shop")
+    assert said.code == 2 and "which is no database" in said.err

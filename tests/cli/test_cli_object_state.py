@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from shop import Shop, open_shop
+
+from strandline.core.errors import SourceError
 
 
 @pytest.fixture(params=["table", "pipeline"])
@@ -47,6 +50,23 @@ def test_every_command_works_on_documents(shop: Shop) -> None:
     assert "reset" in shop.run("watermark", "history", "-p", "shop").out
     assert shop.run("sync", "-p", "shop").code == 0
     assert shop.run("status").code == 0
+
+
+def crash() -> None:
+    raise SourceError("the machine went down")
+
+
+def test_a_document_says_what_people_keep_in_watermark_files_of_their_own(shop: Shop, layout: str) -> None:
+    shop.write("orders", 4)
+    shop.sink.at_commit(before=crash)
+    assert shop.run("sync", "-p", "shop", "-t", "orders").code == 1
+    stages = json.loads(newest(shop, layout).read_text())["stages"]
+    sync = stages["sync"] if layout == "table" else stages["orders"]["sync"]
+    assert sync["status"] == "FAILED" and "the machine went down" in sync["error"]
+    assert sync["last_value"] < sync["watermark"]
+    assert (sync["rows_read"], sync["files"], sync["batches"]) == (3, 0, 1)
+    assert sync["updated_at"] and sync["run_id"] and sync["measures"]["cursor"]
+    assert sync["marks"]["strategy"] == "one table after the other, readers inside each: one per core"
 
 
 def test_a_damaged_document_stops_its_tables_and_is_restored_from_the_target(shop: Shop, layout: str) -> None:

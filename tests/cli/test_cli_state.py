@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from shop import PASSWORD, Shop, open_shop
+
+from strandline import Tracker
+from strandline.core.books import new_id
 
 
 @pytest.fixture
@@ -28,6 +33,51 @@ def mark(shop: Shop, table: str = "orders") -> str | None:
 
 
 # status
+
+
+def test_a_pipeline_of_somebodys_own_job_shows_like_any_other(shop: Shop) -> None:
+    shop.write("orders", 1)
+    with shop.project() as project:
+        tracker = Tracker(project.books.state, pipeline="nightly", source=shop.source, tables=["orders", "customers"])
+        for _ in range(3):
+            with tracker.run(["orders"]) as run:
+                run["orders"].fail("odd row")
+        old = tracker.positions()["orders"]
+        assert old.plan is not None
+        stale = replace(old.plan, run_id="20200101-080000-000-abcdef")
+        tracker.books.write([replace(old, plan=stale, due="2020-01-01T09:00:00+00:00")])
+    said = shop.run("status").out
+    assert "nightly   last run" in said and "a job of your own   the last 3 runs failed" in said
+    (part,) = shop.run("status", "-p", "nightly", "--json").json["pipelines"]
+    stuck, missed = part["tables"][0]["attention"]
+    assert stuck.startswith("stuck: the plan of run 20200101-080000-000-abcdef has been open for")
+    assert missed.startswith("no run for")
+    assert (part["tracked"], part["configured"]) == (True, False)
+    assert (
+        shop.run("watermark", "get", "-p", "nightly", "-t", "orders", "--json").json["stages"][0]["status"] == "FAILED"
+    )
+    assert "orders" in shop.run("watermark", "list", "-p", "nightly").out
+    assert len(shop.run("runs", "list", "-p", "nightly", "--json").json["runs"]) == 3
+    shown = shop.run("runs", "show", "last").out
+    assert "odd row" in shown and "Carry out what it left: run the job again" in shown
+
+
+def test_status_goes_by_what_the_job_itself_calls_stuck(shop: Shop) -> None:
+    shop.write("orders", 1)
+    with shop.project() as project:
+        state = project.books.state
+        for hours in (1, 3):
+            patience, name = timedelta(hours=hours), f"patient-{hours}"
+            tracker = Tracker(state, pipeline=name, source=shop.source, tables=["orders"], stuck_after=patience)
+            tracker.plan()
+            position = tracker.positions()["orders"]
+            assert position.plan is not None
+            older = replace(position.plan, run_id=new_id(state.now() - timedelta(hours=2)))
+            tracker.books.write([replace(position, plan=older)])
+    told = {part["pipeline"]: part["tables"] for part in shop.run("status", "--json").json["pipelines"]}
+    ((early,), (late,)) = (told[name] for name in ("patient-1", "patient-3"))
+    assert (len(early["attention"]), late["attention"]) == (1, [])
+    assert early["attention"][0].endswith("has been open for 2.0 h")
 
 
 def test_status_shows_tables_that_never_ran(shop: Shop) -> None:
@@ -130,8 +180,8 @@ def test_list_has_the_same_objects_as_get(synced: Shop) -> None:
 
 def test_get_of_a_table_that_never_ran_says_so(shop: Shop) -> None:
     said = shop.run("watermark", "get", "-t", "orders")
-    assert (said.code, said.out) == (0, "")
-    assert "has not run yet" in said.err
+    assert (said.code, said.err) == (0, "")
+    assert said.out == "shop.orders   sync   has not run yet\n  next start        beginning\n"
 
 
 def test_set_shows_what_would_be_read_again_and_asks(synced: Shop) -> None:

@@ -69,7 +69,15 @@ def test_a_question_is_asked_on_a_terminal_and_no_changes_nothing(synced: Shop) 
     assert synced.run("watermark", "get", "-t", "orders", "--json").json["stages"]
     code, said = on_terminal(synced, *forget, typed="y\n")
     assert code == 0
-    assert synced.run("watermark", "get", "-t", "orders", "--json").json["stages"] == []
+    (stage,) = synced.run("watermark", "get", "-t", "orders", "--json").json["stages"]
+    assert (stage["watermark"], stage["status"]) == (None, None)
+
+
+def test_init_that_was_told_yes_asks_nothing(synced: Shop) -> None:
+    """It goes on to the database, which is not there."""
+    synced.config.unlink()
+    code, said = on_terminal(synced, "init", "--source", "postgresql://reader@127.0.0.1:1/shop", "--yes")
+    assert (code, "?" in said) == (1, False), said
 
 
 def test_long_table_names_are_shortened_to_the_room_there_is() -> None:

@@ -9,7 +9,8 @@ import pytest
 from shop import Shop, open_shop
 
 from strandline.core.events import Event, Maintained
-from strandline.core.position import Position, Status
+from strandline.core.position import Position, Reason, Status
+from strandline.core.table import Column
 
 
 @pytest.fixture
@@ -55,6 +56,29 @@ def test_a_reload_that_is_killed_is_carried_out_by_the_next_sync(shop: Shop) -> 
     with shop.project() as project:
         assert project.sync("shop", tables=["orders"]).status is Status.COMPLETED
     assert [row["id"] for row in shop.sink.rows(shop.sink.targets()[0])] == [2]
+
+
+def test_columns_that_changed_are_told_and_with_reload_the_table_is_read_anew(shop: Shop) -> None:
+    shop.write("orders", 1, 2)
+    with shop.project() as project:
+        project.sync("shop", tables=["orders"])
+    lost = shop.source.begin()
+    lost.delete("orders", 1)
+    lost.commit()
+    held = shop.source.held("orders")
+    held.info = replace(held.info, columns=(*held.info.columns[:1], Column("value", "text"), *held.info.columns[2:]))
+    shop.write("orders", 3)
+    with shop.project() as project:
+        (told,) = project.plan("shop", tables=["orders"]).tables
+    assert (told.reason, told.columns) == (Reason.INCREMENTAL, "column value was string, is text")
+    shop.config.write_text(shop.config.read_text().replace("slice_rows: 4", "schema: reload"))
+    with shop.project() as project:
+        (outcome,) = project.sync("shop", tables=["orders"]).tables
+        (_, last) = project.books.state.read("table_run")
+        assert project.sync("shop", tables=["orders"]).status is Status.SKIPPED
+    assert (outcome.status, outcome.plan.replace) == (Status.COMPLETED, True)
+    assert last.fields["reason"] == "first load; column value was string, is text"
+    assert [row["id"] for row in shop.sink.rows(shop.sink.targets()[0])] == [2, 3]
 
 
 def test_a_table_that_is_busy_is_in_the_history_with_who_is_at_work(shop: Shop) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,12 @@ class TestSqliteState(StateContract):
     @pytest.fixture
     def connect(self, tmp_path: Path) -> Connect:
         return lambda: open_state(Endpoint.parse(f"sqlite:///{tmp_path}/folder/state.db"))
+
+
+class TestCachedState(StateContract):
+    @pytest.fixture
+    def connect(self, pg_database: str) -> Connect:
+        return lambda: open_state(replace(Endpoint.parse(pg_database), options={"cache": "memory"}))
 
 
 class TestPostgresState(StateContract):
@@ -61,6 +68,12 @@ class TestMotoState(StateContract):
     def connect(self, moto: Moto) -> Connect:
         endpoint = moto.endpoint("contracts", uuid.uuid4().hex, layout="pipeline")
         return lambda: open_state(endpoint)
+
+
+class TestDeltaState(StateContract):
+    @pytest.fixture
+    def connect(self, tmp_path: Path) -> Connect:
+        return lambda: open_state(Endpoint.parse(f"delta:{tmp_path}/folder/state"))
 
 
 def test_a_state_cannot_live_just_anywhere() -> None:

@@ -15,7 +15,7 @@ from strandline.cli.app import app
 from strandline.config import load_config
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")])
 SOURCES = sorted((ROOT / "src" / "strandline").rglob("*.py"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([\w-]+))?\)")
@@ -34,7 +34,12 @@ def anchors(page: Path) -> set[str]:
 def commands(page: Path) -> list[str]:
     """Command lines in code blocks and in backticks, without comments and placeholders' dots."""
     text = page.read_text()
-    found = [line.strip() for kind, block in BLOCK.findall(text) if kind in ("", "sh") for line in block.splitlines()]
+    found = [
+        line.strip().removeprefix("$ ")
+        for kind, block in BLOCK.findall(text)
+        if kind in ("", "sh", "console")
+        for line in block.splitlines()
+    ]
     found += re.findall(r"`(strandline [a-z][^`\n]*)`", text)
     return [re.split(r"\s{2,}|\s#", line)[0] for line in found if re.match(r"strandline [a-z]", line)]
 
@@ -67,7 +72,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_every_page_that_an_error_names_exists() -> None:
-    named = {match for source in SOURCES for match in re.findall(r"docs/([\w-]+\.md)#([\w-]+)", source.read_text())}
+    named = {match for source in SOURCES for match in re.findall(r"docs/([\w/-]+\.md)#([\w-]+)", source.read_text())}
     assert named
     for name, anchor in sorted(named):
         assert anchor in anchors(ROOT / "docs" / name), f"docs/{name}#{anchor}"
@@ -80,6 +85,12 @@ def test_every_whole_config_on_a_page_loads(page: Path, tmp_path: Path) -> None:
         path.write_text(text)
         names = set(re.findall(r"\$\{(\w+)\}", text))
         load_config(path, dict.fromkeys(names, "secret-value"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_piece_of_python_on_a_page_parses(page: Path) -> None:
+    for code in blocks(page, "python"):
+        compile(code, page.name, "exec")
 
 
 def test_the_readmes_config_and_python_run(pg_database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

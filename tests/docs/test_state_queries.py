@@ -6,7 +6,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +15,10 @@ from strandline.core.records import KINDS
 from strandline.endpoint import Endpoint
 from strandline.state import open_state, schema
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+AT = "2026-11-15T08:00:00.000Z"
 PAGE = (Path(__file__).parents[2] / "docs" / "state.md").read_text()
 QUERIES = dict(re.findall(r"^([^\n]+):\n\n```sql\n(.*?);\n```", PAGE, re.MULTILINE | re.DOTALL))
 
@@ -150,3 +154,106 @@ def test_changes_and_leases(ask: Ask) -> None:
 def test_every_table_is_explained() -> None:
     explained = re.findall(r"^\| `(strandline_\w+)` \|", PAGE, re.MULTILINE)
     assert sorted(explained) == sorted(schema.table_of(kind) for kind in KINDS)
+
+
+def test_the_same_queries_and_the_words_of_watermark_tables_in_spark_sql(spark: SparkSession, tmp_path: Path) -> None:
+    """The views of the page over a state in Delta; then every query, and the bounds of both kinds of table."""
+    state = open_state(Endpoint.parse(f"delta:{tmp_path}/state"))
+    seed(state)
+    for view in re.findall(r"^CREATE OR REPLACE TEMPORARY VIEW .*?;$", PAGE, re.MULTILINE | re.DOTALL):
+        spark.sql(view.rstrip(";").replace("/data/state", f"{tmp_path}/state"))
+
+    def ask(sql: str) -> list[dict[str, Any]]:
+        return [row.asDict() for row in spark.sql(sql).collect()]
+
+    test_recent_runs(ask)
+    test_failed_runs(ask)
+    test_daily_statistics(ask)
+    test_changes_and_leases(ask)
+    test_current_watermarks(ask)
+    seed_delta(state)
+    versions = {row["table_name"]: row for row in ask("SELECT * FROM pipeline_watermark")}
+    assert {name: _bounds(row) for name, row in versions.items()} == {
+        "done": (41, 40, 41, "COMPLETED"),
+        "open": (41, 42, 44, "FAILED"),
+        "new": (None, 0, 6, "PLANNED"),
+        "stopped": (8, 0, None, "FAILED"),
+    }
+    assert (versions["open"]["error_message"], versions["open"]["failed_at"] is None) == ("disk full", False)
+    assert versions["done"]["failed_at"] is None
+    (past,) = ask("SELECT * FROM pipeline_watermark_history WHERE table_name = 'done'")
+    assert (past["start_version"], past["end_version"], past["records_processed"]) == (40, 41, 7)
+    exact = "DATE_FORMAT({}, 'yyyy-MM-dd HH:mm:ss.SSSSSS') AS {}"
+    texts = ", ".join(exact.format(f"{name}_ts", name) for name in ("last_processed", "current_run"))
+    timed, zoned = ask(f"SELECT *, {texts} FROM watermarks ORDER BY table_name")
+    assert (timed["pipeline_name"], timed["job_id"], timed["status"]) == ("wos", "job_123", "READY")
+    assert (timed["last_processed"], timed["last_processed_version"]) == ("2026-11-15 07:59:59.999999", 1794729599999)
+    assert (timed["current_run"], timed["watermark_id"] != zoned["watermark_id"]) == (None, True)
+    assert (zoned["last_processed"], zoned["current_run"]) == (
+        "2026-11-14 22:59:59.999999",
+        "2026-11-14 23:29:59.999999",
+    )
+    assert zoned["status"] == "RUNNING"
+    for view, columns in DOCUMENTED.items():
+        assert set(columns.split()) <= set(spark.table(view).columns), view
+
+
+DOCUMENTED = {
+    "pipeline_watermark": "table_name last_processed_version start_version end_version status run_id update_ts "
+    "error_message failed_at",
+    "pipeline_watermark_history": "table_name run_id status error_message failed_at execution_duration "
+    "records_processed",
+    "watermarks": "watermark_id pipeline_name job_id last_processed_ts current_run_ts last_processed_version status "
+    "created_at updated_at",
+}
+"""The columns of the watermark tables that the project was asked to stand in for."""
+
+
+def _bounds(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["last_processed_version"], row["start_version"], row["end_version"], row["status"]
+
+
+def seed_delta(state: State) -> None:
+    """A table that is done, one whose plan failed, one that is new; and a pipeline that keeps a time."""
+
+    def version(table: str, **fields: Value) -> Record:
+        return Record("position", ("lake", table, "sync"), {"kind": "version", "updated_at": AT, **fields})
+
+    open_plan = '{"window": {"low": "42", "high": "45"}}'
+    state.put(
+        [
+            version("done", watermark="42", status="SKIPPED", run_id="20261114-080000-a"),
+            version("open", watermark="42", status="FAILED", run_id="r9", plan=open_plan, error="disk full"),
+            version("stopped", watermark="9", status="FAILED", run_id="r9", error="the log has expired"),
+            version("new", status="PLANNED", run_id="r9", plan='{"window": {"low": null, "high": "7"}}'),
+            Record(
+                "position",
+                ("wos", "pages", "sync"),
+                {
+                    "kind": "timestamp",
+                    "watermark": "2026-11-15 08:00:00",
+                    "run_id": "w",
+                    "updated_at": AT,
+                },
+            ),
+            Record(
+                "position",
+                ("wos", "rows", "sync"),
+                {
+                    "kind": "timestamp",
+                    "watermark": "2026-11-15 08:00:00",
+                    "measures": '{"zone": "Asia/Tokyo"}',
+                    "status": "RUNNING",
+                    "plan": '{"window": {"low": "2026-11-15 08:00:00", "high": "2026-11-15 08:30:00"}}',
+                    "run_id": "w",
+                    "updated_at": AT,
+                },
+            ),
+            Record("run", ("w",), {"pipeline": "wos", "job_id": "job_123", "started_at": AT}),
+            Record(
+                "table_run",
+                ("20261114-080000-a", "done", "sync"),
+                {"pipeline": "lake", "low": "40", "high": "42", "rows_read": 7, "started_at": AT, "ended_at": ""},
+            ),
+        ]
+    )

@@ -21,6 +21,9 @@ def main(config: str, remote: str, dsn: str) -> None:
                 database.execute(change.encode())
             applied = project.sync("shop", spark=spark, raise_on_failure=True).applied
             counts.append([applied.rows_inserted, applied.rows_updated])
+    tracker = strandline.Tracker(f"sqlite:///{config}.db", pipeline="own", source=dsn, cursor="updated_at")
+    with tracker.run("orders") as run:  # the active session
+        counts.append([table.read().count() for table in run])
     zone = spark.conf.get("spark.sql.session.timeZone")
     print(json.dumps({"kind": type(spark).__module__, "counts": counts, "zone": zone, "rows": spark.range(4).count()}))
     spark.stop()

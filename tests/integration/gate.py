@@ -22,7 +22,7 @@ _SLOW = f"""
 CREATE FUNCTION passed() RETURNS boolean LANGUAGE plpgsql AS
 $$ BEGIN PERFORM pg_advisory_xact_lock_shared({_GATE}); RETURN true; END $$;
 CREATE VIEW slow_orders AS SELECT * FROM orders WHERE passed()"""
-SECONDS = 120
+SECONDS = 300
 
 
 class GatedShop(Shop):

@@ -29,6 +29,7 @@ class Shop:
         self.folder = folder
         self.spark = spark
         self.events: list[Event] = []
+        self.top: dict[str, Any] = {}  # of the config, beside `pipelines`
         self.tables: list[Any] = ["orders"]
         self.pipeline: dict[str, Any] = {"guard": "0s", "defaults": {"cursor": "updated_at"}}
         self.database = psycopg.connect(url, autocommit=True)
@@ -42,7 +43,7 @@ class Shop:
         path = self.folder / "strandline.yml"
         target = {} if "targets" in self.pipeline else {"target": "delta:lake"}
         pipeline = {"source": self.url, **target, "tables": self.tables, **self.pipeline}
-        path.write_text(yaml.safe_dump({"pipelines": {"shop": pipeline}}))
+        path.write_text(yaml.safe_dump({**self.top, "pipelines": {"shop": pipeline}}))
         return path
 
     def load(self) -> Project:

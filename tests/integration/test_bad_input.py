@@ -10,6 +10,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -25,7 +26,7 @@ from strandline.core.position import Status
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-pyarrow: Any = pytest.importorskip("pyarrow")
+pyarrow: Any = import_module("pyarrow")
 
 
 @dataclass(frozen=True)

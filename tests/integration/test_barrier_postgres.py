@@ -21,11 +21,12 @@ from strandline.core.table import Table
 from strandline.core.watermark import Kind, Watermark
 from strandline.core.window import Window
 from strandline.endpoint import Endpoint
-from strandline.testing.servers import Postgres, _postgres_programs
+from strandline.testing.servers import Postgres
 from strandline.testing.shops import PostgresShop
 from strandline.testing.source import horizon, waiting
 
-LONG = timedelta(seconds=30)
+LONG = timedelta(seconds=120)
+GATE = "pg_advisory_xact_lock_shared(1)"
 
 
 @pytest.fixture
@@ -40,17 +41,30 @@ def below(shop: PostgresShop, high: Watermark | None) -> int:
 
 
 @contextmanager
-def running(shop: PostgresShop, sql: str) -> Iterator[threading.Thread]:
-    """A statement on a connection of its own, seen to run."""
+def running(shop: PostgresShop, sql: str) -> Iterator[int]:
+    """A statement on a connection of its own, seen to wait at the gate, which is closed until `release`; its pid."""
+    shop.execute("SELECT pg_advisory_lock(1)")
     with shop.connect() as connection:
         pid = connection.info.backend_pid
         thread = threading.Thread(target=connection.execute, args=(sql.encode(),))
         thread.start()
-        seen = f"SELECT 1 FROM pg_stat_activity WHERE pid = {pid} AND state = 'active' AND wait_event = 'PgSleep'"
-        while not shop.execute(seen):
+        while not shop.execute(f"SELECT 1 FROM pg_locks WHERE pid = {pid} AND locktype = 'advisory' AND NOT granted"):
             time.sleep(0.01)
-        yield thread
-        thread.join()
+        try:
+            yield pid
+        finally:
+            shop.execute("SELECT pg_advisory_unlock_all()")
+            thread.join()
+
+
+def released(shop: PostgresShop, **options: Any) -> Source:
+    """A source that opens the gate as soon as it waits for anything."""
+
+    def release(seconds: float) -> None:
+        shop.execute("SELECT pg_advisory_unlock_all()")
+        time.sleep(seconds)
+
+    return shop.source(sleep=release, **options)
 
 
 @contextmanager
@@ -78,18 +92,15 @@ def test_a_frozen_backend_holds_until_it_has_thawed_and_committed(shop: Postgres
 def test_a_backend_frozen_in_the_middle_of_a_statement_holds(shop: PostgresShop) -> None:
     source = shop.source()
     table = shop.table(source)
-    with running(shop, "INSERT INTO orders (note) SELECT 'cold' FROM pg_sleep(0.3)") as writer:
-        (pid,) = shop.execute("SELECT pid FROM pg_stat_activity WHERE wait_event = 'PgSleep'")[0]
-        with frozen(pid):
-            assert horizon(source, table).held_by is not None
-        writer.join()
+    with running(shop, f"INSERT INTO orders (note) SELECT 'cold' FROM {GATE}") as pid, frozen(pid):
+        assert horizon(source, table).held_by is not None
     assert below(shop, horizon(source, table).high) == 1
 
 
 def test_a_slow_statement_is_waited_for(shop: PostgresShop) -> None:
-    source = shop.source(max_wait=LONG)
+    source = released(shop, max_wait=LONG)
     table = shop.table(source)
-    with running(shop, "INSERT INTO orders (note) SELECT 'slow' FROM pg_sleep(0.5)"):
+    with running(shop, f"INSERT INTO orders (note) SELECT 'slow' FROM {GATE}"):
         assert below(shop, horizon(source, table).high) == 1
 
 
@@ -110,9 +121,9 @@ def test_a_transaction_that_reads_first_and_writes_late_stamps_its_begin(shop: P
 @pytest.mark.parametrize(
     "message",
     [
-        "BEGIN; INSERT INTO orders (note) SELECT '1' FROM pg_sleep(0.3); COMMIT;"
+        f"BEGIN; INSERT INTO orders (note) SELECT '1' FROM {GATE}; COMMIT;"
         "BEGIN; INSERT INTO orders (note) SELECT '2' FROM pg_sleep(0.3); COMMIT",
-        "DO $$ BEGIN INSERT INTO orders (at) SELECT statement_timestamp() FROM pg_sleep(0.3); COMMIT;"
+        f"DO $$ BEGIN INSERT INTO orders (at) SELECT statement_timestamp() FROM {GATE}; COMMIT;"
         " INSERT INTO orders (at) SELECT statement_timestamp() FROM pg_sleep(0.3); END $$",
     ],
     ids=["two transactions in one message", "a block that commits"],
@@ -120,16 +131,16 @@ def test_a_transaction_that_reads_first_and_writes_late_stamps_its_begin(shop: P
 def test_every_transaction_of_a_message_is_waited_for_because_all_bear_its_time(
     shop: PostgresShop, message: str
 ) -> None:
-    source = shop.source(max_wait=LONG)
+    source = released(shop, max_wait=LONG)
     table = shop.table(source)
     with running(shop, message):
         assert below(shop, horizon(source, table).high) == 2
 
 
 def test_a_transaction_that_a_message_leaves_open_holds(shop: PostgresShop) -> None:
-    source = shop.source(max_wait=timedelta(seconds=2))
+    source = released(shop, max_wait=timedelta(seconds=1))
     table = shop.table(source)
-    message = "BEGIN; SELECT pg_sleep(0.3); COMMIT; BEGIN; INSERT INTO orders (note) VALUES ('open')"
+    message = f"BEGIN; SELECT {GATE}; COMMIT; BEGIN; INSERT INTO orders (note) VALUES ('open')"
     with running(shop, message):
         assert horizon(source, table).held_by is not None
 
@@ -288,12 +299,12 @@ class Standby(Postgres):
     """A copy of a primary that follows it."""
 
     def __init__(self, primary: Postgres) -> None:
-        super().__init__()
+        super().__init__(version=primary.version)
         self.primary = primary
         self.password = primary.password
 
     def _create(self) -> None:
-        programs = _postgres_programs(self.folder)
+        programs = self._programs()
         self._run([f"{programs}/pg_basebackup", "-D", "data", "-R", "-X", "stream", "-c", "fast", "-d", self._origin])
 
     @property

@@ -1,243 +1,37 @@
-"""A process dies at every event of the stream, on every sink and every state store; the next one goes on from there.
+"""A process dies at every event of the stream, with every state store; the next one goes on from there.
 
-Everything happens in this process: death is an exception that no handler of the product sees. Real SIGKILLs are in
-`test_kills`. A sink or a store of a new kind is one more entry in SINKS or STATES.
+Everything happens in this process: death is an exception that no handler of the product sees. Here one stage, into
+memory and into a lake; two stages and every target are in `test_crash_stages`, real SIGKILLs in `test_kills`.
 """
 
 from __future__ import annotations
 
-import json
-from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable, QueryBuilder
-from test_sql_types import asked
+from targets import SLOW_STATES, STATES, TARGETS, KafkaTarget, MemoryTarget, Target, directory_state, watched
 
-from strandline.core.batch import Batch
 from strandline.core.errors import CommitUnknownError
 from strandline.core.position import Status
-from strandline.core.protocols import Sink, State
+from strandline.core.protocols import State
 from strandline.core.records import COUNTS
 from strandline.core.table import Mode
-from strandline.endpoint import Endpoint
 from strandline.objects.directory import DirectoryObjects
-from strandline.sinks import open_sink
-from strandline.sinks.mysql_target import MySqlTargetDialect
-from strandline.sinks.postgres_target import PostgresTargetDialect
-from strandline.sinks.sql_dialect import Place
-from strandline.sinks.sql_ledger import Ledger, create_text
-from strandline.sinks.sql_stage import Staging
-from strandline.state import open_state
 from strandline.state.memory import MemoryState
-from strandline.state.objects import ObjectState
 from strandline.testing.database import Row
-from strandline.testing.memory import MemorySink
 from strandline.testing.world import Killed, World
-
-Reach = Callable[[str], None]
-"""A point at which a process can die, by name."""
 
 EVENTS = {"Planned", "Intended", "Retrying", "Adopted", "BatchApplied", "Committed", "TableFinished"}
 STATE_WRITES = {"before put", "after put"}
 
 
-class Target(ABC):
-    """A sink, a way to look into it, and the points inside it at which a process can die."""
-
-    sink: Sink
-    points: frozenset[str]
-
-    @abstractmethod
-    def rows(self, table: str) -> list[Row]: ...
-
-    @abstractmethod
-    def log(self, table: str) -> list[Batch]:
-        """Every batch that changed the table, oldest first."""
-
-    @abstractmethod
-    def watch(self, patch: pytest.MonkeyPatch, reach: Reach) -> None: ...
-
-
-class MemoryTarget(Target):
-    points = frozenset({"before the commit", "after the commit"})
-
-    def __init__(self, _: pytest.FixtureRequest) -> None:
-        self.sink = self.memory = MemorySink()
-
-    def rows(self, table: str) -> list[Row]:
-        return self.memory.rows(table)
-
-    def log(self, table: str) -> list[Batch]:
-        assert self.memory.targets() == [table]
-        return self.memory.log
-
-    def watch(self, patch: pytest.MonkeyPatch, reach: Reach) -> None:
-        real = self.memory.apply
-
-        def apply(*given: Any, **how: Any) -> Any:
-            self.memory.at_commit(before=lambda: reach("before the commit"), after=lambda: reach("after the commit"))
-            try:
-                return real(*given, **how)
-            finally:
-                self.memory.forget_actions()
-
-        patch.setattr(self.memory, "apply", apply)
-
-
-class DeltaTarget(Target):
-    points = frozenset({"before prepare", "before run", "after run"})
-
-    def __init__(self, request: pytest.FixtureRequest) -> None:
-        self.folder: Path = request.getfixturevalue("tmp_path") / "lake"
-        spark = request.getfixturevalue("spark")
-        self.sink = open_sink(Endpoint.parse(f"delta:{self.folder}"), lambda: spark)
-
-    def rows(self, table: str) -> list[Row]:
-        found = QueryBuilder().register("t", self._delta(table)).execute("SELECT * FROM t").read_all()
-        columns = {name: found[name].to_pylist() for name in found.schema.names}
-        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-    def log(self, table: str) -> list[Batch]:
-        notes = [commit["userMetadata"] for commit in self._delta(table).history() if "userMetadata" in commit]
-        return [Batch.from_json(json.dumps(json.loads(note)["strandline"])) for note in reversed(notes)]
-
-    def watch(self, patch: pytest.MonkeyPatch, reach: Reach) -> None:
-        from strandline.sinks.delta_write import Write
-
-        watched(patch, Write, "prepare", reach, after=False)
-        watched(patch, Write, "run", reach)
-
-    def _delta(self, table: str) -> DeltaTable:
-        return DeltaTable(str(self.folder / table))
-
-
-NOTES = {
-    "postgresql": (
-        "CREATE TABLE notes (n serial, target text, batch text)",
-        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN "
-        "INSERT INTO notes (target, batch) VALUES (NEW.target, NEW.batch); RETURN NULL; END'",
-        "CREATE TRIGGER note AFTER UPDATE ON strandline_ledger FOR EACH ROW "
-        "WHEN (NEW.number <> OLD.number) EXECUTE FUNCTION note()",
-    ),
-    "mysql": (
-        "CREATE TABLE notes (n int AUTO_INCREMENT PRIMARY KEY, target text, batch text)",
-        "CREATE TRIGGER note AFTER UPDATE ON strandline_ledger FOR EACH ROW "
-        "IF NEW.number <> OLD.number THEN INSERT INTO notes (target, batch) VALUES (NEW.target, NEW.batch); END IF",
-    ),
-}
-
-
-class SqlTarget(Target):
-    """A database. Its ledger holds the last batch only; here it notes each one, in the batch's own transaction."""
-
-    database: str
-    points = frozenset({"before _prepare", "before fill", "before count", "after count", "after run"})
-
-    def __init__(self, request: pytest.FixtureRequest) -> None:
-        url, spark = request.getfixturevalue(self.database), request.getfixturevalue("spark")
-        endpoint = Endpoint.parse(url)
-        self.ask = asked(url)
-        self.sink = open_sink(endpoint, lambda: spark)
-        request.addfinalizer(self.sink.close)
-        dialect = PostgresTargetDialect() if endpoint.scheme == "postgresql" else MySqlTargetDialect(mariadb=True)
-        place = Place("public" if endpoint.scheme == "postgresql" else endpoint.path, "")
-        for statement in (create_text(dialect, place), *NOTES[endpoint.scheme]):
-            self.ask(statement)
-
-    def rows(self, table: str) -> list[Row]:
-        found = self.ask(f"SELECT id, value, moved FROM {table}")
-        return [{"id": id_, "value": value, "moved": _aware(moved)} for id_, value, moved in found]
-
-    def log(self, table: str) -> list[Batch]:
-        found = self.ask(f"SELECT batch FROM notes WHERE target = '{table}' ORDER BY n")
-        return [Batch.from_json(text) for (text,) in found]
-
-    def watch(self, patch: pytest.MonkeyPatch, reach: Reach) -> None:
-        from strandline.sinks.sql_move import Move
-        from strandline.sinks.sql_write import Write
-
-        watched(patch, Write, "_prepare", reach, after=False)
-        watched(patch, Staging, "fill", reach, after=False)
-        watched(patch, Ledger, "count", reach)
-        watched(patch, Move, "run", reach, before=False)
-
-
-def _aware(moved: datetime | None) -> datetime | None:
-    return moved if moved is None or moved.tzinfo else moved.replace(tzinfo=UTC)
-
-
-class PostgresTarget(SqlTarget):
-    database = "pg_database"
-
-
-class MariadbTarget(SqlTarget):
-    database = "mariadb_database"
-
-
-def memory_state(_: pytest.FixtureRequest) -> State:
-    return MemoryState()
-
-
-def sqlite_state(request: pytest.FixtureRequest) -> State:
-    return open_state(Endpoint.parse(f"sqlite:///{request.getfixturevalue('tmp_path')}/state.db"))
-
-
-def postgres_state(request: pytest.FixtureRequest) -> State:
-    return open_state(Endpoint.parse(request.getfixturevalue("pg_database")))
-
-
-def mariadb_state(request: pytest.FixtureRequest) -> State:
-    return open_state(Endpoint.parse(request.getfixturevalue("mariadb_database")))
-
-
-def directory_state(request: pytest.FixtureRequest) -> State:
-    """Not flushed to the disk: what a process has written outlives it all the same."""
-    request.getfixturevalue("monkeypatch").setattr("os.fsync", lambda _: None)
-    return open_state(Endpoint.parse(f"{request.getfixturevalue('tmp_path')}/state"))
-
-
-SINKS: dict[str, Callable[[pytest.FixtureRequest], Target]] = {
-    "memory": MemoryTarget,
-    "delta": DeltaTarget,
-    "postgres": PostgresTarget,
-    "mariadb": MariadbTarget,
-}
-STATES = {
-    "memory": memory_state,
-    "sqlite": sqlite_state,
-    "postgres": postgres_state,
-    "mariadb": mariadb_state,
-    "directory": directory_state,
-}
-
-
 @pytest.fixture(params=STATES)
 def state(request: pytest.FixtureRequest) -> Iterator[State]:
-    state = STATES[request.param](request)
+    state = {**STATES, **SLOW_STATES}[request.param](request)
     yield state
     state.close()
-
-
-def watched(
-    patch: pytest.MonkeyPatch, owner: object, method: str, reach: Reach, *, before: bool = True, after: bool = True
-) -> None:
-    """A process can die before and after each call of this method."""
-    real = getattr(owner, method)
-
-    def call(*given: Any, **named: Any) -> Any:
-        if before:
-            reach(f"before {method}")
-        result = real(*given, **named)
-        if after:
-            reach(f"after {method}")
-        return result
-
-    patch.setattr(owner, method, call)
 
 
 class Journey:
@@ -254,11 +48,12 @@ class Journey:
         inside: bool = False,
         every_write: bool = False,
         every_object: bool = False,
+        commit_every: int = 1,
     ) -> None:
         """Where a process can die apart from events: `inside` the sink, before and after `every_write` of the state, or
         of `every_object` that such a write is made of."""
         self.target = target
-        self.world = World(state=state, into=target.sink, key_slices=key_slices)
+        self.world = World(state=state, into=target.sink, key_slices=key_slices, commit_every=commit_every)
         self.table, self.mode = table, mode
         self.inside, self.every_write, self.every_object = inside, every_write, every_object
         self.world.table(table, slice_rows=2, mode=mode)
@@ -393,24 +188,27 @@ def dies_everywhere(journey: Journey) -> None:
     raise AssertionError("no process got through")
 
 
-@pytest.mark.parametrize(("sink", "mode"), [("memory", Mode.MERGE), ("memory", Mode.APPEND), ("delta", Mode.APPEND)])
-def test_at_every_event(request: pytest.FixtureRequest, state: State, sink: str, mode: Mode) -> None:
-    """Where a batch costs nothing, also before and after every write of the state: as a run is entered into the
-    history, and as it is closed, no event tells of it."""
-    if sink == "delta" and isinstance(state, ObjectState):
-        pytest.skip("what Spark adds was shown on the other stores, and this one is at every object below")
-    target, quick = SINKS[sink](request), sink == "memory"
-    journey = Journey(target, state, mode=mode, inside=quick, every_write=quick)
+@pytest.mark.parametrize(
+    ("state", "mode", "every"),
+    [*((name, Mode.MERGE, 1) for name in (*STATES, *SLOW_STATES)), *((name, Mode.APPEND, 3) for name in STATES)],
+    indirect=["state"],
+)
+def test_at_every_event(request: pytest.FixtureRequest, state: State, mode: Mode, every: int) -> None:
+    """Also before and after every write of the state: as a run is entered into the history, and as it is closed, no
+    event tells of it."""
+    target = MemoryTarget(request)
+    journey = Journey(target, state, mode=mode, inside=True, every_write=True, commit_every=every)
     dies_everywhere(journey)
     journey.check_history()
-    assert set(journey.deaths) == EVENTS | (STATE_WRITES | target.points if quick else set())
+    assert set(journey.deaths) == EVENTS | STATE_WRITES | target.points
     assert sum(journey.deaths.values()) >= 10
 
 
-@pytest.mark.parametrize("sink", SINKS)
-def test_inside_the_sink(request: pytest.FixtureRequest, sink: str) -> None:
-    target = SINKS[sink](request)
-    journey = Journey(target, MemoryState(), inside=True)
+@pytest.mark.parametrize(("name", "mode"), [("delta", Mode.APPEND), ("postgres", Mode.MERGE), ("kafka", Mode.APPEND)])
+def test_inside_the_sink(request: pytest.FixtureRequest, name: str, mode: Mode) -> None:
+    """With `commit_every` the state hears of both batches of a round at once, and the sink remembers them till then."""
+    target = {**TARGETS, "kafka": KafkaTarget}[name](request)
+    journey = Journey(target, STATES["sqlite"](request), mode=mode, inside=True, commit_every=3)
     dies_everywhere(journey)
     journey.check_history()
     assert set(journey.deaths) == EVENTS | target.points
@@ -427,12 +225,13 @@ def test_between_the_objects_of_one_write(request: pytest.FixtureRequest) -> Non
     state.close()
 
 
-@pytest.mark.parametrize("key_slices", [False, True])
-def test_in_the_first_load(request: pytest.FixtureRequest, state: State, key_slices: bool) -> None:
+@pytest.mark.parametrize(("key_slices", "every"), [(False, 3), (True, 1)])
+def test_in_the_first_load(request: pytest.FixtureRequest, state: State, key_slices: bool, every: int) -> None:
     """Each time into a target that does not exist yet; by ranges of the key the watermark moves with the last batch."""
     deaths: set[str] = set()
     for at in range(1, 100):
-        journey = Journey(MemoryTarget(request), state, f"orders_{at}", key_slices=key_slices, inside=True)
+        target, table = MemoryTarget(request), f"orders_{at}"
+        journey = Journey(target, state, table, key_slices=key_slices, inside=True, commit_every=every)
         journey.write()
         died = journey.killed(at, trouble=True)
         journey.resume()
@@ -443,12 +242,14 @@ def test_in_the_first_load(request: pytest.FixtureRequest, state: State, key_sli
     assert deaths == EVENTS | MemoryTarget.points
 
 
-@pytest.mark.parametrize("mode", [Mode.MERGE, Mode.APPEND])
-def test_again_at_every_point_of_the_run_that_takes_over(request: pytest.FixtureRequest, mode: Mode) -> None:
+@pytest.mark.parametrize(("mode", "every"), [(Mode.MERGE, 1), (Mode.MERGE, 3), (Mode.APPEND, 3)])
+def test_again_at_every_point_of_the_run_that_takes_over(
+    request: pytest.FixtureRequest, mode: Mode, every: int
+) -> None:
     """Every pair of points: the second process dies, too, wherever it may have got to."""
     pairs = 0
     for first in range(1, 100):
-        journey = Journey(MemoryTarget(request), MemoryState(), mode=mode, inside=True)
+        journey = Journey(MemoryTarget(request), MemoryState(), mode=mode, inside=True, commit_every=every)
         for second in range(1, 100):
             journey.write()
             died = journey.killed(first, trouble=True) and journey.killed(second)

@@ -8,12 +8,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from decimal import Decimal
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from deltalake import write_deltalake
+from gate import until
 
 from strandline import demo
 from strandline.core.errors import ConfigError
@@ -21,7 +23,7 @@ from strandline.core.watermark import Kind, Watermark
 from strandline.demo import shop
 from strandline.demo.compare import Compared, compare
 
-pyarrow: Any = pytest.importorskip("pyarrow")
+pyarrow: Any = import_module("pyarrow")
 ORDERS = pyarrow.schema(
     [
         ("id", pyarrow.int64()),
@@ -152,9 +154,10 @@ def test_the_demo_plays_through_crash_and_resume_and_both_sides_agree(
 ) -> None:
     _, done = played
     assert done.returncode == 0, done.stdout + done.stderr
-    for words in ("Nothing was moved", "first load", "nothing new", "kill -KILL", "resumed: run", "FAILED"):
-        assert (words in done.stdout) is (words != "FAILED"), words
-    assert done.stdout.count("they agree") == 3
+    for words in ("Nothing was moved", "first load", "nothing new", "kill -KILL", "resumed: run"):
+        assert words in done.stdout
+    assert "FAILED" not in done.stdout
+    assert done.stdout.count("   equal") == 3
 
 
 def test_the_demo_leaves_a_config_that_loads_and_no_process(
@@ -162,7 +165,7 @@ def test_the_demo_leaves_a_config_that_loads_and_no_process(
 ) -> None:
     folder, done = played
     assert done.returncode == 0
-    assert processes_in(folder) == []
+    until(lambda: processes_in(folder) == [])  # a JVM needs a moment to see that it is alone
     assert (folder / "password").stat().st_mode & 0o077 == 0
     assert (folder / "password").read_text() not in (folder / "strandline.yml").read_text() + done.stdout
 
@@ -181,4 +184,4 @@ def test_a_played_demo_can_be_opened_again_and_closed_with_ctrl_c(
         os.kill(process.pid, signal.SIGINT)
         process.communicate()
     assert planned.returncode == 0 and "incremental" in planned.stdout, planned.stderr
-    assert processes_in(folder) == []
+    until(lambda: processes_in(folder) == [])

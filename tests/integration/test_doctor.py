@@ -174,11 +174,12 @@ def test_a_watermark_in_the_future_an_old_plan_and_a_forgotten_pipeline_are_foun
             "orders", "sync", window, (Slice(window),), Reason.FIRST_LOAD, run_id="20200101-000000-000-abc"
         )
         stuck = Position("shop", "orders", "sync", watermark=future, plan=plan, status=Status.FAILED)
-        opened.books.write([stuck, Position("gone", "orders", "sync")])
+        opened.books.write([stuck, Position("gone", "orders", "sync"), Position("shop", "orders", "load")])
     warnings = found(project, Level.WARN)
     assert any("is in the future" in text for text in warnings)
     assert any("20200101-000000-000-abc left its plan open, 0 of 1 slices done" in text for text in warnings)
     assert any("gone is in the state but not in the config" in text for text in warnings)
+    assert any("a position of the stage load is left; the pipeline has sync now" in text for text in warnings)
 
 
 def test_a_position_that_cannot_be_read_is_a_failure(project: Callable[[], Project]) -> None:

@@ -30,6 +30,12 @@ if TYPE_CHECKING:
 MANY = 3000  # rows: an answer that comes in several parts
 
 
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long a run waits before it tries again is not what is shown here."""
+    monkeypatch.setattr("strandline.core.retry.WAITS", (0.05, 0.05, 0.05))
+
+
 @pytest.fixture(params=SHOPS)
 def shop(request: pytest.FixtureRequest) -> Iterator[Shop]:
     with open_shop(request, request.param) as shop:

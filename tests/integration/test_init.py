@@ -177,3 +177,14 @@ def test_one_database_as_source_and_target_is_proposed_to_move_rows_inside_it(
         patch.setenv("TARGET_PASSWORD", "two")
         pipeline = load_config(file).pipelines["main"]
     assert (pipeline.via, pipeline.targets[""].password) == ("server", "two")
+
+
+def test_a_redshift_target_is_given_a_stage_to_load_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders = Proposal("orders", Mode.MERGE, "updated_at", ("id",), None, 5, ("updated_at: indexed",))
+    target = "redshift://loader:secret@dw:5439/dw?iam_role=arn:aws:iam::1:role/r&schema=shop"
+    file = tmp_path / "strandline.yml"
+    file.write_text(write_config(Endpoint.parse("mysql://reader@db/shop"), [orders], target=target))
+    monkeypatch.setenv("TARGET_PASSWORD", "two")
+    pipeline = load_config(file).pipelines["main"]
+    assert pipeline.stage is not None and pipeline.stage.scheme == "s3"
+    assert pipeline.targets[""].options == {"iam_role": "arn:aws:iam::1:role/r", "schema": "shop"}

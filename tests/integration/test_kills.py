@@ -1,7 +1,7 @@
 """Real processes that die by SIGKILL between real services, and what the next one makes of it.
 
 Here a pair of services each way; PostgreSQL with SQLite is killed at every event in `test_sync`. With STRANDLINE_SOAK=1
-every source with every state, at every event.
+every source with every state, and both stages with every target, at every event.
 """
 
 from __future__ import annotations
@@ -22,18 +22,34 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CHILD = Path(__file__).with_name("crash_child.py")
-PAIRS = [("mariadb", "postgres"), ("postgres", "mariadb")]
-ALL = [(source, state) for source in SHOPS for state in ("sqlite", *SHOPS)]
+DATABASES = tuple(SHOPS)
+STATES = ("sqlite", *DATABASES)
+EVENTS = {"Planned", "Intended", "BatchApplied", "Adopted", "Committed", "TableFinished"}
+# From, state, and where there is a stage, to: every two of them meet.
+ONE_STAGE = [(source, state, "") for source in DATABASES for state in STATES]
+TWO_STAGES = [
+    ("mariadb", "postgres", "postgres"),
+    ("postgres", "mariadb", "mariadb"),
+    ("postgres", "sqlite", "postgres"),
+    ("mariadb", "sqlite", "mariadb"),
+    ("postgres", "postgres", "delta"),
+    ("mariadb", "mariadb", "delta"),
+]
 
 
 @pytest.fixture
 def route(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Route]:
-    source, state = request.param
+    source, state, to = request.param
+    into = request.getfixturevalue(SHOPS[to][1]) if to in SHOPS else None
     with open_shop(request, source) as shop:
-        route = Route(shop, tmp_path, state=state_url(request, state))
+        route = Route(shop, tmp_path, state=state_url(request, state), stage="stage" if to else None, into=into)
         route.insert(*range(1, 5))
         route.insert(*range(5, 8))
         yield route
+
+
+def name(route: tuple[str, str, str]) -> str:
+    return "-".join(filter(None, route))
 
 
 def killed(route: Route, at: str) -> list[str]:
@@ -44,7 +60,7 @@ def killed(route: Route, at: str) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("route", PAIRS, indirect=True, ids="-".join)
+@pytest.mark.parametrize("route", [("mariadb", "postgres", "")], indirect=True, ids=name)
 def test_killed_with_a_batch_in_the_target_and_again_after_adopting_it(route: Route, spark: SparkSession) -> None:
     assert killed(route, "BatchApplied")[-1] == "BatchApplied"
     route.update(1, "after the first kill")
@@ -57,13 +73,27 @@ def test_killed_with_a_batch_in_the_target_and_again_after_adopting_it(route: Ro
     route.check()
 
 
+@pytest.mark.parametrize("route", TWO_STAGES[1:2], indirect=True, ids=name)
+def test_killed_with_a_batch_in_the_stage_and_again_with_it_in_the_target(route: Route, spark: SparkSession) -> None:
+    assert killed(route, "extract:BatchApplied")[-1] == "extract:BatchApplied"
+    route.update(1, "after the first kill")
+    second = killed(route, "load:BatchApplied")
+    assert "extract:Adopted" in second and second[-1] == "load:BatchApplied"
+    route.spark = spark
+    assert {outcome.status for outcome in route.stages()} == {Status.COMPLETED}
+    assert "Adopted" in route.events
+    route.stages()
+    assert {outcome.status for outcome in route.stages()} == {Status.SKIPPED}
+    route.check()
+
+
 @pytest.mark.skipif(not os.environ.get("STRANDLINE_SOAK"), reason="takes minutes; STRANDLINE_SOAK=1 runs it")
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("route", ALL, indirect=True, ids="-".join)
+@pytest.mark.parametrize("route", [*ONE_STAGE, *TWO_STAGES], indirect=True, ids=name)
 def test_soak_killed_at_every_event(route: Route) -> None:
     """One event later each time, until a run gets through."""
     seen: set[str] = set()
-    for at in range(1, 40):
+    for at in range(1, 60):
         route.update(1, f"before kill {at}")
         events = killed(route, str(at))
         seen |= set(events)
@@ -72,4 +102,5 @@ def test_soak_killed_at_every_event(route: Route) -> None:
     route.update(1, "last")
     assert killed(route, "0")[-1] == "RunFinished"
     route.check()
-    assert seen >= {"Planned", "Intended", "BatchApplied", "Adopted", "Committed", "TableFinished", "RunFinished"}
+    stages = ("extract:", "load:") if route.stage else ("",)
+    assert seen >= {f"{stage}{event}" for stage in stages for event in EVENTS} | {"RunFinished"}

@@ -18,13 +18,16 @@ from strandline.spark.session import batch_session, local_session
 from strandline.testing.servers import MariaDB
 
 _START = """
-import os, subprocess, sys
+import os
+from contextlib import suppress
 from strandline.spark.session import local_session, stop
 spark = local_session([], {"spark.hadoop.fs.s3a.secret.key": os.environ["HUSH"], "spark.sql.shuffle.partitions": "7",
                            "spark.driver.memory": "512m"}, "local[1]")
 assert spark.conf.get("spark.hadoop.fs.s3a.secret.key") == os.environ["HUSH"]
-processes = "".join(open(f"/proc/{pid}/cmdline").read() for pid in os.listdir("/proc") if pid.isdigit()
-                    and os.path.exists(f"/proc/{pid}/cmdline"))
+processes = ""
+for pid in filter(str.isdigit, os.listdir("/proc")):
+    with suppress(OSError):  # it has ended
+        processes += open(f"/proc/{pid}/cmdline").read()
 print(spark.conf.get("spark.sql.shuffle.partitions"), os.environ["HUSH"] in processes, "-Xmx512m" in processes)
 stop(spark)
 again = local_session([], {"spark.sql.shuffle.partitions": "3"}, "local[1]")

@@ -15,7 +15,7 @@ def test_a_short_soak_loses_nothing_where_a_naive_poller_does(tmp_path: Path) ->
     saved = tmp_path / "soak.json"
     command = [sys.executable, "-m", "soak", "--no-delta", "--minutes=0.2", "--writers=12", f"--save={saved}"]
     paths = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    ended = subprocess.run(command, cwd=ROOT, env=paths, capture_output=True, text=True, timeout=200, check=False)
+    ended = subprocess.run(command, cwd=ROOT, env=paths, capture_output=True, text=True, timeout=550, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     for found in json.loads(saved.read_text())["databases"].values():
         strandline = found["strandline"]["ledger"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -26,11 +27,11 @@ from strandline.core.table import Column, Mode, Table
 from strandline.endpoint import Endpoint
 from strandline.sinks import open_sink
 from strandline.sinks.postgres import PostgresTarget
-from strandline.sinks.postgres_target import PostgresTargetDialect
 from strandline.sinks.sql import SqlSink
 from strandline.sinks.sql_dialect import Place
 from strandline.sinks.sql_ledger import Ledger
 from strandline.sinks.sql_stage import Rows, Staging
+from strandline.sinks.sql_write import SparkFill
 from strandline.testing import sink as contract
 from strandline.testing.sink import ORDERS, RowChanges, at, batch
 
@@ -95,23 +96,23 @@ def target(request: pytest.FixtureRequest, spark: SparkSession) -> Iterator[Targ
 
 def test_rows_of_a_task_that_ran_twice_come_once(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark ran a task again after it had committed; and once more while its rows are being moved."""
-    fill, chosen = Staging.fill, Staging.rows
+    bring, chosen = SparkFill.bring, Staging.rows
 
     def again(staging: Staging) -> None:
         columns = "c0, c1, c2, part"
         table = staging.place.table
         target.execute(f"INSERT INTO {table} ({columns}) SELECT {columns} FROM {table}")
 
-    def filled(staging: Staging, frame: Any) -> None:
-        fill(staging, frame)
-        again(staging)
+    def brought(fill: SparkFill) -> None:
+        bring(fill)
+        again(fill.staging)
 
     def read(staging: Staging) -> Rows:
         rows = chosen(staging)
         again(staging)
         return rows
 
-    monkeypatch.setattr(Staging, "fill", filled)
+    monkeypatch.setattr(SparkFill, "bring", brought)
     monkeypatch.setattr(Staging, "rows", read)
     rows = [(number, "x", at(1)) for number in range(5)]
     applied = target.load(1, *rows, mode=Mode.APPEND, key=(), how=How.FRESH)
@@ -154,13 +155,39 @@ def test_looking_fencing_and_adopting_need_no_spark(target: Target) -> None:
     assert looking.identity(orders()) == target.sink(no_spark).identity(orders())
 
 
-def test_a_table_with_rows_and_no_ledger_is_refused(target: Target) -> None:
+def test_a_ledger_edited_by_hand_and_rows_without_one_are_refused(target: Target) -> None:
     target.load(1, (1, "one", at(0)))
+    for edit in ("number = 7", "last_moved = 'yesterday'", "batch = '{}'"):
+        target.execute(f"UPDATE strandline_ledger SET {edit}")
+        with pytest.raises(TargetError, match=r"ledger's row for .*orders cannot be read") as refused:
+            target.sink(no_spark).applied(orders())
+        assert "sync --full" in refused.value.remedy
     target.execute("DROP TABLE strandline_ledger")
     with pytest.raises(TargetError, match="somebody else") as refused:
         target.sink(no_spark).applied(orders())
     assert "sync --full -t orders" in refused.value.remedy
     assert target.sink(no_spark).applied(orders(shared=True)) is None
+
+
+def test_two_loaders_at_once_bring_a_batch_once(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both see the batch before it, and each fills a staging table: one waits for the other's transaction."""
+    target.load(1, (1, "one", at(0)), mode=Mode.APPEND, key=())
+    both, swept = threading.Barrier(2), Staging.sweep
+
+    def together(staging: Staging) -> None:
+        swept(staging)  # of what a third one left: these two are alive
+        both.wait(300)
+
+    monkeypatch.setattr(Staging, "sweep", together)
+    table, changes = orders(mode=Mode.APPEND, key=()), RowChanges([(2, "two", at(1)), (3, "three", at(1))])
+    with ThreadPoolExecutor(2) as pool:
+        loads = [
+            pool.submit(target.sink().apply, table, batch(2, attempt=attempt), changes, how=How.CHANGES)
+            for attempt in ("a", "b")
+        ]
+        first, second = (load.result() for load in loads)
+    assert first == second and first.rows_inserted == 2
+    assert target.rows() == [(1, "one"), (2, "two"), (3, "three")]
 
 
 def test_a_table_that_was_dropped_or_made_anew_holds_nothing_and_one_with_rows_is_believed(target: Target) -> None:
@@ -317,11 +344,9 @@ def test_a_connection_that_is_lost_in_the_commit_leaves_the_outcome_open(postgre
     assert target.rows() == [(1, "one"), (2, "two")]
 
 
-def test_older_servers_merge_in_statements_that_count_alike(
-    postgres_target: Target, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(PostgresTarget, "dialect", PostgresTargetDialect(14))
-    target, schema = postgres_target, f"{ORDERS}, op string"
+@pytest.mark.parametrize("target", ["pg16_database"], indirect=True)
+def test_older_servers_merge_in_statements_that_count_alike(target: Target) -> None:
+    schema = f"{ORDERS}, op string"
     target.load(1, *((number, "old", at(5 if number == 4 else 0)) for number in range(1, 5)))
     rows = [(1, "", at(1), "delete"), (2, "new", at(1), None), (4, "older", at(1), "upsert"), (9, "nine", at(1), None)]
     applied = target.sink().apply(orders(), batch(2), RowChanges(rows, schema, "op"), how=How.CHANGES)

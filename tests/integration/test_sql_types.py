@@ -106,13 +106,14 @@ def fill_mariadb(execute: Execute) -> None:
     execute("INSERT INTO e (id) VALUES (99)")
 
 
+@pytest.mark.parametrize("copy", [True, False])
 def test_postgresql_to_postgresql_keeps_types_values_and_comments(
-    pg_database: str, other_pg_database: str, tmp_path: Path, spark: SparkSession
+    pg_database: str, other_pg_database: str, tmp_path: Path, spark: SparkSession, copy: bool
 ) -> None:
     here, there = asked(pg_database), asked(other_pg_database)
     fill_postgres(here)
     there("CREATE TYPE mood AS ENUM ('sad', 'ok')")
-    copied = Copied(pg_database, other_pg_database, tmp_path, spark)
+    copied = Copied(pg_database, f"{other_pg_database}?copy={copy}", tmp_path, spark)
     copied.tables = [{"name": "e", "cursor": "at"}]
     copied.sync()
     names = ", ".join(f"c{at}::text" for at, _ in enumerate(PG_TYPES))

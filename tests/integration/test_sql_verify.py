@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from test_sql_types import asked
 from test_verify_repair import ROWS, Shop, counts
+from verify_shop import before_18
 
 from strandline.testing.servers import MariaDB, Postgres
 from strandline.verify.verdict import Answer
@@ -77,13 +78,24 @@ def test_every_kind_of_damage_is_named_and_repaired_whatever_the_key(shop: SqlSh
     assert [verdict.answer for verdict in shop.verdicts().values()] == [Answer.EQUAL] * 3
 
 
+def test_where_one_side_knows_no_crc_md5_finds_the_same(shop: SqlShop, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_for = before_18(monkeypatch)
+    assert {verdict.answer for verdict in shop.verdicts().values()} == {Answer.EQUAL}
+    shop.damage("UPDATE {orders} SET amount = amount + 0.01, at = at WHERE id = 11")
+    shop.damage("DELETE FROM {tags} WHERE id = 'tag|7'")
+    found = {table: counts(verdict) for table, verdict in shop.verdicts(repair=True).items()}
+    assert found == {"orders": (0, 0, 1, 0), "items": (0, 0, 0, 0), "tags": (1, 0, 0, 0)}
+    assert {verdict.answer for verdict in shop.verdicts().values()} == {Answer.EQUAL}
+    assert asked_for == {"md5"}
+
+
 def test_a_source_that_is_being_written_raises_no_alarm(shop: SqlShop) -> None:
     stop = threading.Event()
     now = "clock_timestamp()" if shop.kind == "postgresql" else "NOW(6)"
 
     def write() -> None:
         number = 0
-        while not stop.is_set():
+        while not stop.wait(0.005):
             number += 1
             shop.execute(f"UPDATE orders SET name = 'w{number}', at = {now} WHERE id = {1 + 2 * (37 * number % 1500)}")
 

@@ -35,6 +35,7 @@ from strandline.state.objects import ObjectState
 from strandline.testing.state import position, run
 from strandline.testing.stores import Seaweed
 from strandline.testing.wire import Wire
+from strandline.testing.world import World
 
 ORDERS = Position("shop", "orders", "sync")
 
@@ -493,6 +494,24 @@ def test_a_step_of_a_run_costs_two_requests_per_document(objects: Watched) -> No
     objects.cost()
     books.run_ended(run_, Status.COMPLETED, "")
     assert sum(objects.cost().values()) <= 10
+
+
+@pytest.mark.parametrize("every", [1, 10, 100])
+def test_a_run_costs_two_documents_per_so_many_batches(
+    objects: Watched, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    world = World(state=ObjectState(objects), commit_every=every)
+    world.table(slice_rows=1)
+    for number in range(40):
+        world.write(number)
+        if number == 19:
+            assert world.poll()["orders"].batches == 20
+    objects.cost()
+    outcome = world.poll()["orders"]
+    cost, writes = objects.cost(), -(-20 // every)
+    assert (outcome.status, outcome.batches, outcome.applied.rows_read) == (Status.COMPLETED, 20, 20)
+    assert (cost["put"], cost["list"]) == (7 + 2 * writes, 14 + 2 * writes)
 
 
 def test_the_newest_of_a_long_history_are_found_without_reading_it(objects: Watched) -> None:

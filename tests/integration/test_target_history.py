@@ -1,104 +1,149 @@
-"""`history: target`: every sync as a row in the target, for the queries that people watch it with."""
+"""`history: target`: every sync as a row in the target, and the queries on it that docs/targets-sql.md gives."""
 
 from __future__ import annotations
 
-import uuid
+import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import lake_shop
+import psycopg
 import pytest
-from lake_shop import Shop
+import server_shop
+from psycopg.rows import dict_row
+from server_shop import NOW
 
 from strandline.core.errors import ConfigError
-from strandline.core.events import Warned
-from strandline.core.position import Status
-from strandline.testing.servers import MariaDB, Postgres
+from strandline.core.events import Event, Intended, Warned
+from strandline.core.position import Position, Status
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RECENT = "SELECT * FROM strandline_history ORDER BY SYNC_RUN_ID DESC LIMIT 20"
-FAILED = "SELECT SYNC_RUN_ID, ERROR_MESSAGE FROM strandline_history WHERE SYNC_STATUS = 'FAILED'"
-DAILY = """
-SELECT
-    DATE(SYNC_START_TIMESTAMP) AS SYNC_DATE,
-    COUNT(*) AS TOTAL_RUNS,
-    SUM(CASE WHEN SYNC_STATUS = 'SUCCESS' THEN 1 ELSE 0 END) AS SUCCESS_COUNT,
-    SUM(CASE WHEN SYNC_STATUS = 'FAILED' THEN 1 ELSE 0 END) AS FAILED_COUNT,
-    SUM(ROWS_INSERTED) AS TOTAL_INSERTED,
-    SUM(ROWS_UPDATED) AS TOTAL_UPDATED,
-    AVG({seconds}) AS AVG_DURATION_SEC
-FROM strandline_history
-WHERE SYNC_STATUS IN ('SUCCESS', 'FAILED')
-GROUP BY DATE(SYNC_START_TIMESTAMP)
-ORDER BY SYNC_DATE DESC"""
-WATERMARK = "SELECT MAX(WATERMARK_TO) FROM strandline_history WHERE SYNC_STATUS = 'SUCCESS'"
-SECONDS = {
-    "postgres": "EXTRACT(EPOCH FROM SYNC_END_TIMESTAMP - SYNC_START_TIMESTAMP)",
-    "mariadb": "TIMESTAMPDIFF(SECOND, SYNC_START_TIMESTAMP, SYNC_END_TIMESTAMP)",
-}
+PAGE = (Path(__file__).parents[2] / "docs" / "targets-sql.md").read_text()
+QUERIES = dict(re.findall(r"^([^\n]+):\n\n```sql\n(.*?);\n```", PAGE, re.MULTILINE | re.DOTALL))
+RECENT, FAILED, DAILY, WATERMARK, WAITING, DELETE = QUERIES.values()
+SECONDS = {"postgres": "EXTRACT(EPOCH FROM SYNC_END_TIMESTAMP - SYNC_START_TIMESTAMP)"}
+SECONDS["mariadb"] = re.findall(r"^\| MySQL \| `(TIMESTAMPDIFF.*)` \|$", PAGE, re.MULTILINE)[0]
 
 
-class Watched(Shop):
-    """The shop kept in step with a database that is watched there."""
+class Watched(server_shop.Shop):
+    def ask(self, query: str) -> list[dict[str, Any]]:
+        with self.connection.cursor() as cursor:
+            cursor.execute(query.replace("last_update_date", "at"))
+            names = [column[0].lower() for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
-    def __init__(self, url: str, folder: Path, spark: SparkSession, kind: str, target: str, there: Any) -> None:
-        super().__init__(url, folder, spark)
-        self.pipeline |= {"target": target, "history": "target"}
-        self.kind = kind
-        self.there = there
+    def waiting(self) -> int:
+        ((count,),) = (row.values() for row in self.ask(WAITING))
+        return int(count)
 
-    def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        with self.there.cursor() as cursor:
-            cursor.execute(sql)
-            return list(cursor.fetchall()) if cursor.description else []
+    def history(self) -> list[dict[str, Any]]:
+        return self.ask(RECENT)[::-1]
+
+    def position(self) -> Position:
+        with self.load() as project:
+            (position,) = project.books.positions().values()
+            return position
 
 
 @pytest.fixture(params=["postgres", "mariadb"])
-def shop(request: pytest.FixtureRequest, pg_database: str, tmp_path: Path, spark: SparkSession) -> Iterator[Watched]:
-    name, kind = f"t_{uuid.uuid4().hex[:12]}", request.param
-    server: Postgres | MariaDB = request.getfixturevalue(kind)
-    with server.connect() as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {name}".encode() if kind == "postgres" else f"CREATE DATABASE {name}")
-        with server.connect(name) as there:
-            shop = Watched(pg_database, tmp_path, spark, kind, server.url(name), there)
-            yield shop
-            shop.close()
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Watched]:
+    with server_shop.opened(Watched, request.param, request.getfixturevalue(request.param), tmp_path) as shop:
+        shop.pipeline["history"] = "target"
+        shop.settings = {"deleted": "gone"}
+        yield shop
 
 
-def test_the_usual_queries_find_every_sync(shop: Watched) -> None:
+def moment(found: datetime) -> str:
+    return f"{found.astimezone(UTC) if found.tzinfo else found:%Y-%m-%d %H:%M:%S.%f}"
+
+
+def counts(row: dict[str, Any]) -> tuple[Any, ...]:
+    return tuple(row[f"rows_{what}"] for what in ("inserted", "updated", "deleted", "processed"))
+
+
+def test_the_queries_of_the_page_find_every_sync(shop: Watched) -> None:
     shop.insert(1, 2)
     shop.sync()
-    shop.update(2, "paid")
+    assert shop.waiting() == 0
+    shop.execute(f"UPDATE orders SET status = 'paid', gone = id = 1, at = {NOW[shop.kind]}")
     shop.insert(3)
+    shop.execute("INSERT INTO orders SELECT 4, status, amount, false, at FROM orders WHERE id = 3")
+    assert shop.waiting() == 4
     shop.sync()
-    shop.execute("ALTER TABLE orders DROP updated_at")
-    failed = shop.one()
-    assert failed.status is Status.FAILED
+    shop.insert(5)
+    shop.killed(Intended)
+    first, second, running = shop.history()
+    assert (counts(first), counts(second)) == ((2, 0, 0, 2), (2, 1, 1, 4))
+    assert [row["watermark_from"] for row in (first, second, running)] == [
+        None,
+        first["watermark_to"],
+        second["watermark_to"],
+    ]
+    assert (running["sync_status"], running["sync_end_timestamp"], counts(running)) == ("RUNNING", None, (None,) * 4)
+    assert first["sync_start_timestamp"] <= first["sync_end_timestamp"] <= second["sync_start_timestamp"]
+    names = [first[name] for name in ("pipeline", "table_name", "stage", "sync_status", "error_message")]
+    assert names == ["shop", "orders", "sync", "SUCCESS", None]
 
-    assert [row[0] for row in shop.rows(RECENT)] == [3, 2, 1]
-    ((number, error),) = shop.rows(FAILED)
-    assert (number, "updated_at" in error) == (3, True)
-    ((_, total, good, bad, inserted, updated, seconds),) = shop.rows(DAILY.format(seconds=SECONDS[shop.kind]))
-    assert (total, good, bad, inserted, updated) == (3, 2, 1, 3, 1)
-    assert seconds is not None
-    ((latest,),) = shop.rows(WATERMARK)
-    with shop.load() as project:
-        (position,) = project.books.positions().values()
-    assert position.watermark is not None
-    assert f"{latest:%Y-%m-%d %H:%M:%S}" == position.watermark.text[:19]
+    assert shop.sync().applied.rows_inserted == 1
+    shop.execute("ALTER TABLE orders RENAME COLUMN at TO moved")
+    assert shop.sync().status is Status.FAILED
+    shop.execute("ALTER TABLE orders RENAME COLUMN moved TO at")
+
+    wrong, killed = shop.ask(FAILED)
+    assert "column" in wrong["error_message"]
+    _, _, closed, resumed, _ = shop.history()
+    assert "killed?" in closed["error_message"] and closed["sync_end_timestamp"] >= closed["sync_start_timestamp"]
+    assert killed["sync_run_id"] == closed["sync_run_id"]
+    days = [list(day.values())[1:] for day in shop.ask(DAILY.replace(SECONDS["postgres"], SECONDS[shop.kind]))]
+    assert [int(sum(figures)) for figures in zip(*days, strict=True)][:5] == [5, 3, 2, 5, 1]
+    assert all(day[5] >= 0 for day in days)
+    (far,) = shop.ask(WATERMARK)
+    reached = shop.position().watermark
+    assert reached is not None
+    assert (far["table_name"], moment(far["watermark"])) == ("orders", reached.text.ljust(26, "0"))
+    assert resumed["cursor_to"] == reached.text
+    shop.insert(6)
+    assert shop.waiting() == 1
+
+    shop.execute(DELETE.replace("2026-08-01", "2999-01-01"))
+    assert [row["sync_run_id"] for row in shop.history()] == [resumed["sync_run_id"]]
 
 
 def test_a_history_that_cannot_be_written_is_told_and_the_rows_are_in(shop: Watched) -> None:
-    shop.rows("CREATE TABLE strandline_history (something int)")
+    shop.execute("CREATE TABLE strandline_history (something int)")
     shop.insert(1)
-    assert shop.one().status is Status.COMPLETED
-    assert any("history was not written" in event.message for event in shop.events if isinstance(event, Warned))
+    events: list[Event] = []
+    assert shop.sync(listener=events.append).status is Status.COMPLETED
+    assert any("history was not written" in event.message for event in events if isinstance(event, Warned))
+
+
+def test_what_comes_over_a_stage_is_told_in_terms_of_the_source(
+    pg_database: str, tmp_path: Path, spark: SparkSession
+) -> None:
+    shop = lake_shop.Shop(pg_database, tmp_path, spark)
+    shop.execute("CREATE SCHEMA copied")
+    shop.pipeline |= {"stage": "stage", "target": f"{pg_database}?schema=copied", "history": "target"}
+    for number in (1, 2):
+        shop.insert(number)
+        shop.sync(stages=["extract"])
+    shop.sync(stages=["load"])
+    with shop.load() as project:
+        far = project.books.positions()["shop", "orders", "extract"].watermark
+    assert far is not None
+    with psycopg.connect(pg_database, row_factory=dict_row) as there:
+        (load,) = there.execute("SELECT * FROM copied.strandline_history").fetchall()
+    shop.close()
+    assert (load["stage"], load["sync_status"], counts(load)) == ("load", "SUCCESS", (2, 0, 0, 2))
+    assert (load["watermark_from"], moment(load["watermark_to"])) == (None, far.text)
+    assert (load["cursor_from"], load["cursor_to"]) == (None, far.text)
 
 
 def test_a_lake_has_no_such_history(pg_database: str, tmp_path: Path) -> None:
-    shop = Shop(pg_database, tmp_path)
+    shop = lake_shop.Shop(pg_database, tmp_path)
     shop.pipeline["history"] = "target"
     with pytest.raises(ConfigError, match="needs a database as target"):
         shop.sync()

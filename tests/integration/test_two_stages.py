@@ -103,9 +103,12 @@ def test_what_is_staged_is_loaded_while_the_source_is_away(shop: StagedShop) -> 
     shop.insert(1, 2)
     shop.sync(stages=["extract"])
     shop.url = "postgresql://nobody@127.0.0.1:9/gone?connect_timeout=1"
-    with pytest.raises(ConnectError):
-        shop.sync()
+    result = shop.sync()
+    assert ([load.stage for load in result.tables], result.applied.rows_inserted) == (["load"], 2)
+    assert (result.status, [type(error) for error in result.errors]) == (Status.FAILED, [ConnectError])
     assert shop.target_ids() == [1, 2]
+    with pytest.raises(ConnectError):
+        shop.sync(stages=["extract"])
 
 
 def test_extract_and_load_alone(shop: StagedShop) -> None:
@@ -217,6 +220,28 @@ def test_several_targets_are_loaded_each_by_its_own_position(shop: StagedShop) -
     assert shop.target_ids() == [1, 2]
     assert [outcome.applied.rows_inserted for outcome in shop.sync(stages=["load"]).tables] == [0, 1]
     assert shop.target_ids() == [1, 2, 3]
+
+
+def test_a_repair_that_deletes_is_one_that_every_target_takes(shop: StagedShop, pg_database: str) -> None:
+    shop.execute("CREATE SCHEMA near; CREATE SCHEMA far")
+    shop.pipeline["targets"] = {name: {"url": pg_database, "schema": name} for name in ("near", "far")}
+    shop.insert(*range(1, 11))
+    shop.sync()
+    for name, extra in (("near", [90]), ("far", [90, 91, 92])):
+        for number in extra:
+            shop.execute(f"INSERT INTO {name}.orders SELECT {number}, status, amount, updated_at FROM orders LIMIT 1")
+
+    def repaired(fraction: float) -> list[Answer]:
+        with shop.load() as project:
+            options: dict[str, Any] = {"repair": True, "delete": True, "delete_fraction": fraction}
+            return [verdict.answer for verdict in project.verify("shop", spark=shop.spark, **options)]
+
+    assert repaired(0.2) == [Answer.FAILED, Answer.FAILED], "far would lose 3 of 13 rows, and near's batch is far's too"
+    assert len(shop.manifests()) == 1
+    assert repaired(0.25) == [Answer.REPAIRED, Answer.REPAIRED]
+    shop.sync(stages=["load"])
+    for name in ("near", "far"):
+        assert shop.database.execute(f"SELECT count(*) FROM {name}.orders".encode()).fetchone() == (10,)
 
 
 @pytest.mark.parametrize("stage", ["extract", "load"])

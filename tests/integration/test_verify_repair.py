@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from verify_shop import Lake
+from verify_shop import Lake, before_18
 
 import strandline
 from strandline.cli.app import execute
@@ -128,7 +128,8 @@ def test_every_kind_of_damage_is_named_and_repaired_whatever_the_key(shop: Shop)
     assert {event.table for event in shop.events if isinstance(event, Comparing)} == set(TABLES)
 
 
-def test_deletes_in_the_source_are_found_and_capped(shop: Shop) -> None:
+def test_deletes_in_the_source_are_found_and_capped(postgres_shop: Shop) -> None:
+    shop = postgres_shop
     shop.execute("DELETE FROM orders WHERE id <= 60")
     assert counts(shop.one("orders")) == (0, 60, 0, 0)
     refused = shop.one("orders", repair=True, delete=True)
@@ -142,16 +143,17 @@ def test_deletes_in_the_source_are_found_and_capped(shop: Shop) -> None:
     assert counts(shop.one("orders", repair=True)) == (60, 0, 0, 0)
 
 
-def test_a_source_that_is_being_written_raises_no_alarm(shop: Shop) -> None:
-    stop = threading.Event()
-    now = "clock_timestamp()" if shop.kind == "postgresql" else "NOW(6)"
+def test_a_source_that_is_being_written_raises_no_alarm(postgres_shop: Shop) -> None:
+    """MariaDB is written in `test_sql_verify`."""
+    shop, stop = postgres_shop, threading.Event()
 
     def write() -> None:
         number = 0
-        while not stop.is_set():
+        while not stop.wait(0.005):
             number += 1
-            shop.execute(f"UPDATE orders SET name = 'w{number}', at = {now} WHERE id = {1 + 2 * (37 * number % 1500)}")
-            shop.execute(f"INSERT INTO orders VALUES ({10**6 + number}, 'new', 1, 1, {now})")
+            at, odd = "at = clock_timestamp()", 1 + 2 * (37 * number % 1500)
+            shop.execute(f"UPDATE orders SET name = 'w{number}', {at} WHERE id = {odd}")
+            shop.execute(f"INSERT INTO orders VALUES ({10**6 + number}, 'new', 1, 1, clock_timestamp())")
 
     writer = threading.Thread(target=write)
     writer.start()
@@ -188,6 +190,16 @@ def test_the_command_line_says_it_in_words_json_and_exit_code(
     assert execute(["verify", "-t", "tags", "--repair", *config]) == 0
     assert "repaired" in capsys.readouterr().out
     assert execute(["verify", "--delete", *config]) == 2
+
+
+def test_where_the_source_knows_no_crc_md5_finds_the_same(postgres_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = before_18(monkeypatch)
+    assert postgres_shop.one("tags").answer is Answer.EQUAL
+    postgres_shop.damage("DELETE FROM {tags} WHERE id = 'tag|7'")
+    postgres_shop.damage("UPDATE {tags} SET name = 'other' WHERE id = 'tag|8'")
+    verdict = postgres_shop.one("tags", repair=True)
+    assert (verdict.answer, counts(verdict)) == (Answer.REPAIRED, (1, 0, 1, 0))
+    assert asked == {"md5"}
 
 
 CHILD = """

@@ -19,7 +19,7 @@ from strandline.sources.dialect import marked
 from strandline.sources.mysql_dialect import MySqlDialect
 from strandline.sources.postgres_dialect import PostgresDialect
 from strandline.testing.servers import MariaDB
-from strandline.verify.canonical import weighed
+from strandline.verify.canonical import row_number
 from strandline.verify.verdict import Answer, Verdict
 
 if TYPE_CHECKING:
@@ -133,7 +133,10 @@ def test_every_system_makes_the_same_number_of_the_same_texts(
     joined = "\x1f".join(TEXTS).encode()
     digest = hashlib.md5(joined, usedforsecurity=False).hexdigest()
     expected = zlib.crc32(joined) if hash == "crc32" else int(digest[:8], 16)
-    row = weighed([f"({number})" for number in (-(10**12), *range(2**62, 2**62 + 30))], "{0}")
+    numbers = [f"({number})" for number in (-(10**12), *range(2**62, 2**62 + 30))]
+    rows = [row_number(numbers, ["{0}"], None)]
+    rows += [row_number(numbers, ["{0}", "{0}"], f"({key})") for key in (-(2**62), 2**40, 2**62)]
+    row = ", ".join(rows)
     postgres, mysql = PostgresDialect(), MySqlDialect()
     texts = {dialect.name: [dialect.string(text) for text in TEXTS] for dialect in (postgres, mysql)}
     found: list[Any] = []
@@ -148,7 +151,7 @@ def test_every_system_makes_the_same_number_of_the_same_texts(
     number = delta_canonical.number(quoted, hash)
     found.append(tuple(spark.sql(f"SELECT {number}, {row.format(number)}").first() or ()))
     assert {each[0] for each in found} == {expected}
-    assert len({int(each[1]) for each in found}) == 1
+    assert len({tuple(map(int, each[1:])) for each in found}) == 1
 
 
 def test_columns_that_may_be_null_are_marked_and_others_are_not() -> None:

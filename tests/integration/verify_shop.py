@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 import strandline
 from strandline.core.events import Event
 from strandline.project import Project
+from strandline.sources import postgres_canonical
 from strandline.verify.verdict import Verdict
 
 
@@ -49,3 +52,17 @@ class Lake:
         """SQL on the lake; {name} stands for a table of it."""
         names = {table["name"]: self.target(table["name"]) for table in self.tables}
         self.spark.sql(statement.format(**names)).collect()
+
+
+def before_18(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """PostgreSQL as it was before it knew CRC-32; returns the hashes that it will have been asked for."""
+    knows, number = postgres_canonical.hashes, postgres_canonical.number
+    asked: set[str] = set()
+
+    def noted(texts: Sequence[str], hash: str) -> str:
+        asked.add(hash)
+        return number(texts, hash)
+
+    monkeypatch.setattr(postgres_canonical, "hashes", lambda version: knows(min(version, 17)))
+    monkeypatch.setattr(postgres_canonical, "number", noted)
+    return asked

@@ -25,8 +25,12 @@ POSTGRES, MARIADB = (f"tests/contracts/test_source.py::Test{name}Source" for nam
 BARRIER_PG, BARRIER_MY = "tests/integration/test_barrier_postgres.py", "tests/integration/test_barrier_mysql.py"
 DELTA = "tests/contracts/test_sink.py::TestDeltaSink"
 SQL = "tests/contracts/test_sink.py::TestPostgresSink"
-DOCUMENTS = "tests/integration/test_state_objects.py"
-OBJECTS, LEDGER = "tests/integration/test_objects.py", "tests/integration/test_stage.py::TestLedgerInDirectory"
+DOCUMENTS, TRACKER = "tests/integration/test_state_objects.py", "tests/unit/test_tracker.py"
+VERSIONS, DELTA_STATE = "tests/unit/test_delta_plans.py", "tests/integration/test_state_delta.py"
+OBJECTS, STAGE = "tests/integration/test_objects.py", "tests/integration/test_stage.py::TestStageInDirectory"
+LEDGER = "tests/integration/test_stage.py::TestLedgerInDirectory"
+COMPAT, FAN_OUT = "tests/unit/test_compat.py", "tests/unit/test_fan_out.py"
+CATALOG_STATE = "tests/integration/test_state_catalog.py::TestCatalogState"
 
 
 @dataclass(frozen=True)
@@ -56,7 +60,7 @@ MUTANTS = (
     Mutant(
         "the barrier is not waited for",
         "sources/database.py",
-        "holder = self.drain() if guarded and self.barrier is None else None",
+        "holder = self.barrier() if guarded and self.barrier else None",
         "holder = None",
         (f"{POSTGRES}::test_an_open_transaction_holds_the_horizon_until_it_commits",),
     ),
@@ -137,16 +141,37 @@ MUTANTS = (
     Mutant(
         "batches are compared by number only",
         "core/batch.py",
-        "return other is not None and replace(other, attempt=self.attempt) == self",
+        "return other is not None and replace(other, attempt=self.attempt, carried=self.carried) == self",
         "return other is not None and other.number == self.number",
         ("tests/unit/test_batch.py", RECONCILE),
     ),
     Mutant(
         "whatever the target holds is taken for ours",
         "core/reconcile.py",
-        "if receipt and intent and intent.same(held):",
-        "if receipt and intent:",
+        "        if batch.same(held):\n            return tuple(found)",
+        "        if batch.number == held.number:\n            return tuple(found)",
         (RECONCILE, RUN),
+    ),
+    Mutant(
+        "what a batch carried is forgotten",
+        "core/reconcile.py",
+        "carried = receipt.batch.carried if len(batches) > 1 else None",
+        "carried = None",
+        (RECONCILE, RUN),
+    ),
+    Mutant(
+        "batches that the state was told of are taken in again",
+        "core/reconcile.py",
+        "if held.carried is None or batch.number >= held.number:",
+        "if batch.number >= held.number:",
+        (RECONCILE, RUN),
+    ),
+    Mutant(
+        "a batch further on in a plan that was given up is not shut out",
+        "operations/resting.py",
+        "unfinished = resting.position.plan is not None or resting.position.batch == before.batch",
+        "unfinished = resting.position.batch == before.batch",
+        ("tests/unit/test_operations.py",),
     ),
     Mutant(
         "a lost target is written to",
@@ -336,9 +361,66 @@ MUTANTS = (
     Mutant(
         "a lease taken before a conflict is kept",
         "core/books.py",
-        "self._give_back(taken)",
+        "self._give_back(lease)",
         "pass",
         (f"{DOCUMENTS}::test_a_lease_taken_before_a_conflict_is_given_back",),
+    ),
+    # the Tracker
+    Mutant(
+        "the table at hand when a loop is broken off counts as done",
+        "tracking/run.py",
+        "yield table\n                table.pass_by()",
+        "table.pass_by()\n                yield table",
+        (f"{TRACKER}::test_a_break_commits_neither_the_table_at_hand_nor_those_behind_it",),
+    ),
+    Mutant(
+        "what is iterated past is committed though the block failed",
+        "tracking/run.py",
+        "            try:\n                self._fail(error)",
+        "            try:\n                self._leave()",
+        (f"{TRACKER}::test_what_was_iterated_past_is_not_done_when_the_write_after_the_loop_fails",),
+    ),
+    Mutant(
+        "a skipped table's plan is dropped",
+        "tracking/run.py",
+        "if error else table.step[0].released()",
+        "if error else table.step[0].completed()",
+        (f"{TRACKER}::test_a_skipped_or_failed_table_keeps_watermark_and_window_and_the_others_go_on",),
+    ),
+    Mutant(
+        "an atomic run moves the others when one table is skipped",
+        "tracking/run.py",
+        "if self.atomic and (rest or kept):",
+        "if self.atomic and rest:",
+        (f"{TRACKER}::test_in_an_atomic_run_a_table_that_is_skipped_or_failed_keeps_all_of_them",),
+    ),
+    Mutant(
+        "what was prepared is forgotten, and whatever is open is marked",
+        "compat.py",
+        "elif tracker.prepared is not None:",
+        "elif False:",
+        (f"{COMPAT}::test_a_plan_that_others_made_meanwhile_is_not_marked_by_a_job_that_prepared_another",),
+    ),
+    Mutant(
+        "a plan that ends before the newest version counts as up to date",
+        "core/plan.py",
+        "observed=observed_below(source, table, window.high, horizon),",
+        "observed=horizon.observed,",
+        (f"{TRACKER}::test_lag_is_measured_from_the_last_version_that_was_read_where_a_plan_ends_before_the_newest",),
+    ),
+    Mutant(
+        "schema stop does not stop a job of one's own",
+        "tracking/planning.py",
+        'table.schema == "stop"',
+        'table.schema == "never"',
+        (f"{TRACKER}::test_schema_stop_stops_at_a_change_of_columns_until_it_is_taken",),
+    ),
+    Mutant(
+        "a caller's transaction anywhere will do",
+        "state/sql.py",
+        "if store != self._store:",
+        "if store is not None and store != self._store:",
+        (f"{TRACKER}::test_a_transaction_that_cannot_decide_is_refused",),
     ),
     # objects and the stage
     Mutant(
@@ -379,6 +461,13 @@ MUTANTS = (
         (f"{LEDGER}::test_a_missing_or_edited_manifest_is_an_error_until_a_whole_reload",),
     ),
     Mutant(
+        "a file stays as large as it came out",
+        "stage/write.py",
+        "if file.bytes > _TOO_LARGE * file_bytes]",
+        "if file.bytes > 100 * file_bytes]",
+        (f"{STAGE}::test_a_small_batch_of_many_parts_becomes_one_file_and_a_large_one_several",),
+    ),
+    Mutant(
         "a shortened file is read",
         "stage/changes.py",
         "if size != file.bytes:",
@@ -412,6 +501,106 @@ MUTANTS = (
         "if gone and gone[0] < ledger.floor():",
         "if not ledger:",
         (f"{LEDGER}::test_cleaned_batches_cannot_be_read_and_numbers_go_on",),
+    ),
+    # several targets of one source
+    Mutant(
+        "the first of two targets gives the lease back",
+        "core/books.py",
+        "if done and lease.users == 1}",
+        "if done}",
+        (f"{FAN_OUT}::test_the_lease_is_one_and_is_given_back_by_the_last_target",),
+    ),
+    Mutant(
+        "a range that is looked at again is not asked for again",
+        "core/once.py",
+        "frozenset((name, table.name, window) for name",
+        "frozenset((table.name, table.name, window) for _",
+        (f"{FAN_OUT}::test_a_range_that_is_looked_at_twice_in_one_planning_is_asked_for_twice",),
+    ),
+    Mutant(
+        "what targets share goes with what one of them keeps",
+        "sources/shared.py",
+        'return self._view(spark).where("true")',
+        "return self._view(spark)",
+        ("tests/integration/test_fan_out_reads.py::test_targets_at_the_same_place_share_one_read_of_each_slice",),
+    ),
+    # Delta tables as a source, and as the state
+    Mutant(
+        "versions: a row that was replaced without the feed is passed over",
+        "sources/delta.py",
+        "if not metadata.feed and not commit.appends:",
+        "if not metadata:",
+        (f"{VERSIONS}::test_without_the_feed_added_files_are_read_and_anything_else_stops_with_three_ways_out",),
+    ),
+    Mutant(
+        "versions: rows that compaction moved are read again",
+        "sources/delta_log.py",
+        'case {"add": dict(file)} if file.get("dataChange", True):',
+        'case {"add": dict(file)}:',
+        (f"{VERSIONS}::test_first_load_increment_nothing_new",),
+    ),
+    Mutant(
+        "versions: a renamed column is read under its new name",
+        "sources/delta_schema.py",
+        "if now[physical][0] != name:",
+        "if not name:",
+        (f"{VERSIONS}::test_a_column_renamed_dropped_or_retyped_within_the_window_stops",),
+    ),
+    Mutant(
+        "versions: a table made anew is taken for the old one",
+        "sources/delta_schema.py",
+        "identity=metadata.id,",
+        'identity="",',
+        (f"{VERSIONS}::test_a_table_dropped_and_made_anew_is_another_one",),
+    ),
+    Mutant(
+        "versions: a table whose log no longer tells what there was then is left out of the cut",
+        "sources/delta.py",
+        "if last is None and log.earliest:",
+        "if last is None and log.earliest < 0:",
+        (f"{VERSIONS}::test_a_moment_before_the_log_begins_stops_a_table_that_may_have_been_there",),
+    ),
+    Mutant(
+        "versions: what an updated row was before beats what it is",
+        "sources/delta_changes.py",
+        'sql.col("strandline_gone").asc()',
+        'sql.col("strandline_gone").desc()',
+        ("tests/contracts/test_source.py::TestDeltaSource::test_a_window_comes_to_the_last_change_of_each_key",),
+    ),
+    Mutant(
+        "Delta state: a write goes behind whatever others wrote",
+        "state/delta_files.py",
+        "CommitProperties(max_commit_retries=0)",
+        "CommitProperties(max_commit_retries=15)",
+        ("tests/contracts/test_state.py::TestDeltaState::test_concurrent_increments_are_never_lost",),
+    ),
+    Mutant(
+        "Delta state: one that a newer version has taken over is written to",
+        "state/delta_files.py",
+        "            self._marks(self._table)  #",
+        "            #",
+        (f"{DELTA_STATE}::test_one_that_becomes_so_while_it_is_open_is_refused_too",),
+    ),
+    Mutant(
+        "Delta state: a write whose answer got lost is made twice",
+        "state/delta_files.py",
+        "if written.num_rows:",
+        "if not written:",
+        (f"{DELTA_STATE}::test_a_write_whose_answer_got_lost_is_found_again",),
+    ),
+    Mutant(
+        "Delta state: threads that write one record at once share a commit",
+        "state/delta_state.py",
+        "(first if ids.isdisjoint(taken) else later).append(write)",
+        "first.append(write)",
+        ("tests/unit/test_delta_state.py::test_two_writes_of_one_record_never_share_a_commit",),
+    ),
+    Mutant(
+        "state in a catalog: a write goes behind whatever others wrote",
+        "state/delta_catalog.py",
+        "ON t.seq > {self._known} ",
+        "ON FALSE ",
+        (f"{CATALOG_STATE}::test_concurrent_increments_are_never_lost",),
     ),
 )
 

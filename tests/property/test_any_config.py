@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from strandline.config import Config, PipelineSpec, SparkSpec, TableSpec, load_config
@@ -57,7 +57,6 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "strandline.yml"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(content=_FILES | _ANYTHING)
 def test_any_yaml_is_loaded_or_refused(file: Path, content: object) -> None:
     file.write_text(yaml.safe_dump(content, allow_unicode=True), "utf-8")
@@ -68,7 +67,6 @@ def test_any_yaml_is_loaded_or_refused(file: Path, content: object) -> None:
         assert "hunter2hunter2@" not in error.explain()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(content=st.binary() | st.text("ab:-[]{}&*!|>'\"#%@`,? \n\t$", max_size=40).map(str.encode))
 def test_any_bytes_are_loaded_or_refused(file: Path, content: bytes) -> None:
     file.write_bytes(content)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
@@ -144,13 +144,7 @@ class PipelineMachine(Machine):
     layout = "pipeline"
 
 
-SEARCH = settings(
-    max_examples=15,
-    stateful_step_count=20,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
+SEARCH = settings(max_examples=15, stateful_step_count=20)
 
 
 @pytest.fixture(autouse=True)

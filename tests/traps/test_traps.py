@@ -27,7 +27,7 @@ __all__ = ["database", "shop"]  # fixtures
 
 
 def until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 240
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -86,9 +86,9 @@ def frozen_backend(shop: Shop, number: int) -> Iterator[None]:
 def slow_statement(shop: Shop, number: int) -> Iterator[None]:
     """One statement that has stamped its row and waits at a gate before it ends."""
     maria = shop.database.name == "mariadb"
-    take = "SELECT get_lock('gate', 60)" if maria else "SELECT pg_advisory_lock(1)"
+    take = "SELECT get_lock('gate', 600)" if maria else "SELECT pg_advisory_lock(1)"
     give = "SELECT release_lock('gate')" if maria else "SELECT pg_advisory_unlock(1)"
-    gate = "get_lock('gate', 60) >= 0" if maria else "pg_advisory_lock(1) IS NOT NULL"
+    gate = "get_lock('gate', 600) >= 0" if maria else "pg_advisory_lock(1) IS NOT NULL"
     shop.execute(take)
     now = "now(6)" if maria else "now()"
     with closing(shop.database.connect()) as late:
@@ -104,10 +104,10 @@ def slow_statement(shop: Shop, number: int) -> Iterator[None]:
 @contextmanager
 def event_worker(shop: Shop, number: int) -> Iterator[None]:
     shop.execute("SET GLOBAL event_scheduler = ON")
-    shop.execute("SELECT get_lock('gate', 60)")
+    shop.execute("SELECT get_lock('gate', 600)")
     shop.execute(
         "CREATE EVENT late ON SCHEDULE AT now() DO INSERT INTO orders (id, status, updated_at) "
-        f"SELECT {number}, 'late', now(6) FROM (SELECT 1 AS one) o WHERE get_lock('gate', 60) >= 0"
+        f"SELECT {number}, 'late', now(6) FROM (SELECT 1 AS one) o WHERE get_lock('gate', 600) >= 0"
     )
     until(lambda: _at_gate(shop))
     try:

@@ -302,8 +302,9 @@ class Impatient(Project):
     @contextmanager
     def opened(self, name: str, stage: str = "", spark: SparkSession | None = None) -> Iterator[Pipeline]:
         with super().opened(name, stage, spark or self.given) as pipeline:
-            assert isinstance(pipeline.source, (PostgresSource, MySqlSource))
-            pipeline.source.max_wait = timedelta(seconds=0.3)
+            if not pipeline.staged:
+                assert isinstance(pipeline.source, (PostgresSource, MySqlSource))
+                pipeline.source.max_wait = timedelta(seconds=0.3)
             yield pipeline
 
 

@@ -63,6 +63,7 @@ def test_what_we_did_not_write_is_a_value_error(text: str) -> None:
 
 def test_another_attempt_is_the_same_batch() -> None:
     assert BATCH.same(replace(BATCH, attempt="another"))
+    assert BATCH.same(replace(BATCH, carried=Applied(3)))
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from strandline.core.batch import Applied
-from strandline.core.books import Books, Caller, Lease, Renewal, TableRun, new_id, stamp
+from strandline.core.books import Books, Caller, Lease, TableRun, new_id, stamp
 from strandline.core.errors import ConflictError, LeaseError, StateError
 from strandline.core.position import Position, Status
 from strandline.core.protocols import Record
+from strandline.core.renewal import Renewal
 from strandline.core.watermark import Kind, Watermark
 from strandline.state.memory import MemoryState
 from strandline.testing.database import Clock
@@ -206,7 +207,7 @@ def test_leases_are_renewed_by_themselves_even_after_the_store_was_away(clock: C
     books.begin(ORDERS, FREE, entry())
     lost: list[str] = []
     with Renewal(books, lost.append):
-        assert state.renewed.wait(10)
+        assert state.renewed.wait(120)
     assert books.holds("shop", "orders")
     assert lost == []
 
@@ -218,7 +219,7 @@ def test_a_lease_that_was_taken_over_is_told(state: MemoryState) -> None:
     state.put([replace(record, fields={**record.fields, "holder": "somebody else"})])
     told = threading.Event()
     with Renewal(books, lambda _: told.set()):
-        assert told.wait(10)
+        assert told.wait(120)
     assert not books.holds("shop", "orders")
 
 

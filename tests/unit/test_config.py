@@ -11,9 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from strandline.alerts.webhook import Webhook
 from strandline.config import (
+    AlertsSpec,
     Config,
+    LineageSpec,
     PipelineSpec,
+    ServiceSpec,
     SparkSpec,
     TableSpec,
     check_targets,
@@ -22,11 +26,13 @@ from strandline.config import (
     parse_duration,
 )
 from strandline.config.schema import key_table, schema_text
-from strandline.config.specs import keys
+from strandline.config.specs import Spec, keys
+from strandline.core.attention import Freshness
 from strandline.core.errors import ConfigError
 from strandline.core.table import MaxStall, Mode, Table
 from strandline.endpoint import Endpoint
 from strandline.secrets import Redactor
+from strandline.service.schedule import Checking, Every
 
 REPOSITORY = Path(__file__).parents[2]
 Load = Callable[..., Config]
@@ -79,11 +85,12 @@ def test_a_full_file_becomes_typed_specs(load: Load, tmp_path: Path) -> None:
 state: {url: "postgresql://state@db/state", cache: memory}
 keep: 30d
 spark: {master: "local[2]", warm: 10m, conf: {spark.sql.shuffle.partitions: 4}}
-alerts: {webhook: "https://example.org/hook", after: 3, quiet: true}
+alerts: {webhook: {url: "https://example.org/hook", secret: s1gn}, command: [say, a, a], apprise: "json://h/x"}
+lineage: {url: "http://marquez:5000", namespace: dw}
 pipelines:
   settlement:
     source: mysql://reader:secret-one@db:3306/settlement
-    stage: stage
+    stage: s3://lake/stage
     targets:
       dw: redshift://loader@cluster:5439/dw?iam_role=arn
       lake: delta:s3://bucket/lake
@@ -111,18 +118,22 @@ pipelines:
     assert config.spark == SparkSpec(
         master="local[2]", warm=timedelta(minutes=10), conf={"spark.sql.shuffle.partitions": "4"}
     )
-    assert config.alerts == {"webhook": "https://example.org/hook", "after": 3, "quiet": True}
+    assert config.alerts == AlertsSpec(
+        webhook=Webhook("https://example.org/hook", "s1gn"), command=("say", "a", "a"), apprise=("json://h/x",)
+    )
+    assert config.lineage == LineageSpec(url="http://marquez:5000", namespace="dw")
     pipeline = config.pipeline("settlement")
     assert pipeline.source.password == "secret-one"
-    assert pipeline.stage == Endpoint("file", str(tmp_path / "stage"))
+    assert pipeline.stage == Endpoint("s3", "stage", "lake")
     assert [(name, target.scheme) for name, target in pipeline.targets.items()] == [
         ("dw", "redshift"),
         ("lake", "delta"),
     ]
     assert (pipeline.parallel, pipeline.readers, pipeline.guard) == (8, 4, timedelta(milliseconds=500))
     assert (pipeline.exclude, pipeline.via, pipeline.unfinished) == (("order_tmp_*",), "server", "stop")
-    assert (pipeline.barrier, pipeline.verify) == ("lookback 10m", "every 1d repair")
-    assert pipeline.freshness == {"warn_after": {"count": 10, "period": "minute"}}
+    assert (pipeline.barrier, pipeline.schedule) == ("lookback 10m", Every(timedelta(minutes=1)))
+    assert pipeline.verify == Checking(Every(timedelta(days=1)), repair=True)
+    assert pipeline.freshness == Freshness(warn_after=timedelta(minutes=10))
     plain, pattern, partner, query = pipeline.tables
     ten_minutes = timedelta(minutes=10)
     assert plain == TableSpec(
@@ -193,7 +204,8 @@ pipelines:
             SHOP.replace("delta:lake", "lake"),
             "a folder cannot be a target; a Delta table in a folder is written delta:PATH",
         ),
-        (SHOP.replace("delta:lake", "redshift://c/dw"), "redshift loads from a stage"),
+        (SHOP.replace("delta:lake", "redshift://c/dw"), "redshift loads from a stage on S3"),
+        (SHOP.replace("delta:lake", "redshift://c/dw\n    stage: folder"), "redshift loads from a stage on S3"),
         (SHOP.replace("delta:lake", "{path: x}"), 'shop.target: has no "url"'),
         (SHOP.replace("delta:lake", "postgresql://h"), "the address names no database"),
         (SHOP.replace("delta:lake", "'delta:'"), "the address names no path"),
@@ -210,14 +222,34 @@ pipelines:
         (with_table("{name: a, lookback: -5}"), '"-5" is below zero'),
         (with_table("{name: a, max_stall: 1h}"), "max_stall: should be a mapping"),
         (with_table("{name: a, max_stall: {after: 1h}}"), "is written {after: 1h, then: fail}"),
+        (SHOP + "    freshness: 10m\n", "freshness: should be a mapping"),
+        (SHOP + "    freshness: {}\n", "is written {warn_after: {count: 10, period: minute}"),
+        (SHOP + "    freshness: {warn_after: {count: 10}}\n", "warn_after is written {count: 10, period: minute}"),
+        (SHOP + "    freshness: {warn_after: {count: 1, period: week}}\n", "is not one of minute, hour, day"),
+        (SHOP + "    freshness: {warn_after: {count: 0, period: day}}\n", "not a whole number of at least 1"),
+        (SHOP + "    freshness: {warn_after: {count: 9999999999999, period: day}}\n", "warn_after is too long"),
+        (
+            SHOP + "    freshness: {warn_after: {count: 1, period: day}, error_after: {count: 1, period: hour}}\n",
+            "error_after comes before warn_after",
+        ),
         (with_table('{name: a, query: "SELECT 1"}'), 'add "key" and "cursor"'),
         (with_table('{name: "a*", target: b}'), "can match many tables"),
         (with_table("[a]"), "tables[0]: should be a mapping of keys"),
         ("spark: fast\n" + SHOP, "strandline.yml:1: spark: should be a mapping of keys"),
+        ("spark: {remote: 'sc://h:1', warm: 10m}\n" + SHOP, "spark: remote is a Spark that runs already"),
         ("state: snowflake://a/db\n" + SHOP, "snowflake: cannot be a state"),
         ("state: sqlite://\n" + SHOP, "the address names no path"),
         ("keep: 999999999d 999999999w\n" + SHOP, "is too long"),
-        ("alerts: &a {again: *a}\n" + SHOP, "nested more than"),
+        ("alerts: {}\n" + SHOP, "strandline.yml:1: alerts: names no webhook, command or apprise"),
+        ("alerts: {mail: a}\n" + SHOP, 'unknown key "mail" in alerts'),
+        ("alerts: {command: say a}\n" + SHOP, "alerts.command: should be a list of words"),
+        ("alerts: {webhook: ftp://a/b}\n" + SHOP, "alerts.webhook: is no address of the kind https://host/path"),
+        ("alerts: {webhook: 'https://u:p@h/b'}\n" + SHOP, "alerts.webhook: has a login in its address"),
+        ("lineage: {namespace: a}\n" + SHOP, "strandline.yml:1: lineage: names one of url and file"),
+        ("lineage: {url: 'https://h', file: a}\n" + SHOP, "lineage: names one of url and file"),
+        ("lineage: {url: ftp://h}\n" + SHOP, "lineage.url: is no address of the kind https://host/path"),
+        ("lineage: {url: 'https://u:p@h'}\n" + SHOP, "lineage.url: has a login in its address"),
+        ("alerts: {webhook: {url: 'https://h', key: a}}\n" + SHOP, "alerts.webhook: is written https://"),
         ("pipelines:\n", "pipelines: has no value"),
         ("pipelines: {}\n", "there are no pipelines"),
         ("pipelines: [a]\n", "pipelines: should be a mapping of keys"),
@@ -338,20 +370,24 @@ def test_secrets_are_registered_wherever_they_come_from(load: Load, tmp_path: Pa
     config = load(
         """\
 spark: {remote: "sc://h:1/;token=spark-connect-token", conf: {spark.hadoop.fs.s3a.secret.key: s3a-secret-value}}
-alerts: {url: "${HOOK_TOKEN}", password: alert-password}
+alerts: {webhook: {url: "https://hook/abc", secret: alert-password}, apprise: ["tgram://bot-token/room"]}
+lineage: {url: "https://h/v1?api_key=lineage-key", token: lineage-token}
 pipelines:
   shop:
     source: {url: "postgresql://u:url-password@db/shop", sslpassword: "${SSL}", application_name: visible-name}
     target: mysql://u:${PW}@h/d?token=query-token-1
     tables: [{name: orders, where: "x = '${file:secrets/pw}'"}]
 """,
-        {"PW": "p@ss word", "SSL": "ssl-secret-1", "HOOK_TOKEN": "https://hook/abc"},
+        {"PW": "p@ss word", "SSL": "ssl-secret-1"},
     )
     hidden = [
         "spark-connect-token",
         "s3a-secret-value",
         "https://hook/abc",
         "alert-password",
+        "tgram://bot-token/room",
+        "api_key=lineage-key",
+        "lineage-token",
         "url-password",
         "ssl-secret-1",
         "query-token-1",
@@ -360,7 +396,7 @@ pipelines:
     ]
     assert config.redactor.redact(" ".join(hidden)) == " ".join(["***"] * len(hidden))
     assert config.redactor.redact("visible-name reader") == "visible-name reader"
-    assert not any(secret in repr(config.pipelines["shop"].source) for secret in hidden)
+    assert not any(secret in repr((config.pipelines["shop"].source, config.alerts)) for secret in hidden)
 
 
 def test_an_error_shows_no_secret_and_the_redactor_knows_them_already(tmp_path: Path) -> None:
@@ -391,6 +427,14 @@ def test_problems_of_included_files_name_them(wrong: Wrong, tmp_path: Path) -> N
         "b.yml: is empty",
         "none.yml: cannot be read: No such file or directory",
     ]
+
+
+def test_two_schemas_of_one_database_are_two_targets(load: Load, wrong: Wrong) -> None:
+    targets = "targets: {near: {url: 'postgresql://h/d', schema: near}, far: {url: 'postgresql://h/d', schema: %s}}"
+    config = "pipelines:\n  shop:\n    source: postgresql://h/s\n    stage: ./stage\n    %s\n    tables: [%s]\n"
+    load(config % (targets % "far", "orders"))
+    assert len(wrong(config % (targets % "near", "orders"))) == 1
+    assert len(wrong(config % (targets % "far", "{name: orders, target: other.orders}"))) == 1
 
 
 def test_two_tables_on_one_target_are_refused_unless_all_share_it(load: Load, wrong: Wrong) -> None:
@@ -473,8 +517,8 @@ def test_the_published_schema_is_what_the_declarations_say() -> None:
     assert json.loads(published)["$defs"]["table"]["properties"]["cursor"]
 
 
-@pytest.mark.parametrize("spec", [Config, PipelineSpec, TableSpec, SparkSpec])
-def test_every_key_is_documented(spec: type[Config] | type[PipelineSpec] | type[TableSpec] | type[SparkSpec]) -> None:
+@pytest.mark.parametrize("spec", [Config, PipelineSpec, TableSpec, SparkSpec, ServiceSpec, AlertsSpec, LineageSpec])
+def test_every_key_is_documented(spec: Spec) -> None:
     text = (REPOSITORY / "docs/configuration.md").read_text()
     assert key_table(spec) in text
     assert keys(spec)

@@ -7,8 +7,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -221,7 +222,7 @@ def test_a_run_that_planned_before_the_change_cannot_start_after_it(loaded: Shop
     loaded.apply(operations.set_watermark(loaded, "shop", "orders", moved_at(loaded, 1)))
     hop = Hop("r1", "shop", loaded.world.source, loaded.world.sink, loaded.books, lambda _: None)
     work = next(part for part in planned if part.table.name == "orders")
-    outcome = hop.run_table(work, leases["orders"])
+    (outcome,) = hop.run([work], leases)
     assert isinstance(outcome.error, LeaseError)
     assert loaded.ids() == [1, 2, 3]
 
@@ -247,6 +248,23 @@ def test_a_batch_the_target_took_before_the_crash_counts_as_done(loaded: Shop) -
     loaded.apply(change)
     assert loaded.world.poll()["orders"].status is Status.COMPLETED
     assert loaded.ids() == [1, 2, 3, 4]
+
+
+def test_a_plan_given_up_halfway_shuts_out_the_batches_that_may_be_on_their_way(loaded: Shop) -> None:
+    """With `commit_every` its next batch needs no word from the state; the target refuses it."""
+    world, table = loaded.world, loaded.world.change("orders", slice_rows=1)
+    world.commit_every = 3
+    for number in (4, 5, 6):
+        world.write(number)
+    loaded.crash_before_commit()
+    change = operations.set_watermark(loaded, "shop", "orders", moved_at(loaded, 1))
+    assert change.fence and any("counts as done" in note for note in change.notes)
+    after = loaded.apply(change)
+    receipt = world.sink.applied(table)
+    assert receipt is not None and receipt.epoch == after.epoch
+    assert loaded.ids() == [1, 2, 3, 4]
+    assert world.poll()["orders"].status is Status.COMPLETED
+    assert loaded.ids() == [1, 2, 3, 4, 5, 6]
 
 
 def test_reset_reads_everything_again_and_touches_no_target_data(loaded: Shop) -> None:
@@ -656,3 +674,60 @@ def test_documents_of_several_tables_in_one_are_told_from_our_export(shop: Shop)
     assert operations.is_foreign(parts) and operations.is_foreign(FOREIGN)
     assert not operations.is_foreign(operations.export(shop)) and not operations.is_foreign({})
     assert [str(change.new) for change in operations.adopt(shop, parts, "shop")] == ["2026-01-01 00:00:05"]
+
+
+def watermarks_of_pipelines(folder: Path, *rows: tuple[str, str | None, int | None, str, str]) -> str:
+    """A Delta table as 001 keeps it: pipeline, last_processed_ts, last_processed_version, status, created_at."""
+    from arro3.core import Array, DataType, Table
+    from deltalake import write_deltalake
+
+    def times(texts: Sequence[Any]) -> Array:
+        at = [None if text is None else int(datetime.fromisoformat(text).timestamp() * 1_000_000) for text in texts]
+        return Array(at, DataType.int64()).cast(DataType.timestamp("us", tz="UTC"))
+
+    names, last, versions, status, created = ([row[place] for row in rows] for place in range(5))
+    columns: dict[str, Any] = {
+        "watermark_id": Array([None] * len(rows), DataType.int32()),
+        "pipeline_name": Array(names, DataType.utf8()),
+        "job_id": Array(["job"] * len(rows), DataType.utf8()),
+        "last_processed_ts": times(last),
+        "last_processed_version": Array(versions, DataType.int64()),
+        "status": Array(status, DataType.utf8()),
+        "created_at": times(created),
+    }
+    write_deltalake(folder / "watermarks", Table.from_pydict(columns), partition_by=["pipeline_name"])
+    return str(folder / "watermarks")
+
+
+def test_a_pipelines_time_in_a_delta_table_is_taken_over_for_each_of_its_tables(shop: Shop, tmp_path: Path) -> None:
+    """The row written last counts. Its number is that time in milliseconds, and not taken for a version."""
+    at = watermarks_of_pipelines(
+        tmp_path,
+        ("shop", "2026-01-01T00:00:04Z", 1767225604000, "READY", "2026-01-01T00:01:00Z"),
+        ("shop", "2026-01-01T00:00:02Z", 1767225602000, "SUCCESS", "2026-01-01T00:00:30Z"),
+        ("another", None, None, "RUNNING", "2026-01-01T00:02:00Z"),
+    )
+    changes = operations.adopt_delta(shop, at, "shop")
+    assert [(change.where, change.action, str(change.new)) for change in changes] == [
+        ("shop.orders", "import", "2026-01-01 00:00:04"),
+        ("shop.events", "import", "2026-01-01 00:00:04"),
+    ]
+    assert all(any("1767225604000 is that time" in note for note in change.notes) for change in changes)
+    operations.apply(shop, changes, why="moving in")
+    with pytest.raises(ConfigError, match="notes nothing of other"):
+        operations.adopt_delta(shop, at, "other")
+
+
+def test_a_pipelines_time_may_be_noted_in_milliseconds_alone(shop: Shop, tmp_path: Path) -> None:
+    at = watermarks_of_pipelines(tmp_path, ("theirs", None, 1767225605000, "FAILED", "2026-01-01T00:00:30Z"))
+    orders, _ = operations.adopt_delta(shop, at, "shop")
+    assert str(orders.new) == "2026-01-01 00:00:05"
+    assert any("its last run is FAILED" in note for note in orders.notes)
+
+
+def test_a_delta_table_of_something_else_is_not_taken_for_watermarks(shop: Shop, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="there is no Delta table"):
+        operations.adopt_delta(shop, str(tmp_path / "nowhere"), "shop")
+    at = watermarks_of_pipelines(tmp_path, ("shop", None, None, "READY", "2026-01-01T00:00:30Z"))
+    with pytest.raises(ConfigError, match="it has moved nothing yet"):
+        operations.adopt_delta(shop, at, "shop")

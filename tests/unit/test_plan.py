@@ -180,6 +180,15 @@ def test_a_table_in_work_is_busy_and_left_alone(world: World) -> None:
     assert not busy.work
 
 
+def test_a_table_in_work_is_left_alone_by_whoever_cannot_plan_it(world: World) -> None:
+    """An error that is written to its position would take it from the run that is at work."""
+    world.write(1)
+    (ask,) = world.asks(world.books())
+    wrong = replace(ask, busy="somebody", error=SourceError("there is no key"))
+    (planned,) = make_plan(world.source, [wrong])
+    assert (planned.plan.reason, planned.error, planned.resting()) == (Reason.BUSY, None, ask.position)
+
+
 # what it measures
 
 

@@ -35,7 +35,7 @@ def planned(position: Position = AT_TEN, slices: tuple[Slice, ...] = HALVES) -> 
 
 def test_a_plan_is_stored_with_what_it_measures_and_who_carries_it_out() -> None:
     position = replace(planned(), error="old")
-    again = position.planned(position.plan or plan(*HALVES), {"cursor": "id"}, "schema", "another")
+    again = position.planned(position.plan or plan(*HALVES), {"cursor": "id"}, "schema of today", "another")
     assert (again.status, again.measures, again.schema) == (Status.PLANNED, {"cursor": "id"}, "schema")
     assert (again.run_id, again.error) == ("another", "")
     assert again.plan is not None and again.plan.run_id == "writer"

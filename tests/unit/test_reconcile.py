@@ -29,7 +29,7 @@ def position(last: Batch | None, intent: Batch | None) -> Position:
 
 @pytest.mark.parametrize("last", [None, batch(4)])
 def test_the_intended_batch_is_adopted_with_what_the_sink_counted(last: Batch | None) -> None:
-    assert reconcile(receipt(batch(5)), position(last, batch(5))) == Adopt(Applied(rows_inserted=3))
+    assert reconcile(receipt(batch(5)), position(last, batch(5))) == Adopt((batch(5),), Applied(rows_inserted=3))
 
 
 @pytest.mark.parametrize("last", [None, batch(4)])
@@ -61,6 +61,38 @@ def test_anything_else_stops_with_the_choices(held: Batch | None, last: Batch | 
     assert caught.value.where == "shop.orders"
     assert "sync --full -t orders" in caught.value.remedy
     assert "import --from-target -t orders" in caught.value.remedy
+
+
+def several() -> Position:
+    """Batches 5, 6 and 7 of one plan; the state knows that the first is on its way, and what came before."""
+    slices = tuple(Slice(Window(one.low, one.high)) for one in map(batch, (5, 6, 7)))
+    plan = TablePlan("orders", "sync", Window(slices[0].low, slices[-1].window.high), slices, Reason.INCREMENTAL)
+    return replace(position(batch(4), batch(5)), plan=plan, totals=Applied(rows_read=100))
+
+
+def test_a_later_batch_of_the_plan_is_adopted_with_those_before_it_and_what_it_carried() -> None:
+    held = replace(batch(7), carried=Applied(rows_read=107, rows_updated=2, last_value=batch(9).high))
+    found = reconcile(Receipt(held, Applied(rows_read=1, last_value=batch(6).high)), several())
+    did = Applied(rows_read=8, rows_updated=2, last_value=batch(9).high)
+    assert found == Adopt((batch(5), batch(6), batch(7)), did)
+    settled = settle(Receipt(held, Applied(rows_read=1)), several())
+    assert (settled.plan, settled.intent, settled.batches) == (None, None, 3)
+    assert (settled.watermark, settled.totals.rows_read) == (batch(7).watermark, 108)
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        batch(7),  # whoever brought it had told the state of 6: this is an older state
+        replace(batch(7), carried=Applied(), high=Watermark(Kind.INTEGER, "99")),
+        replace(batch(8), carried=Applied()),
+        replace(batch(7, epoch=2), carried=Applied()),
+        replace(batch(7, store="another"), carried=Applied()),
+    ],
+)
+def test_what_the_plan_does_not_lead_to_is_not_adopted(held: Batch) -> None:
+    with pytest.raises(TargetError, match="is ahead"):
+        reconcile(receipt(held), several())
 
 
 def open_plan() -> TablePlan:

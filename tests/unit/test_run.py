@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -139,11 +141,12 @@ def test_a_late_commit_below_now_is_not_lost(world: World) -> None:
 # crashes
 
 
+@pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("mode", [Mode.MERGE, Mode.APPEND])
 @pytest.mark.parametrize("key_slices", [False, True])
 @pytest.mark.parametrize("at", range(EVENTS_OF_THREE_SLICES))
-def test_killed_at_every_event_and_resumed(at: int, key_slices: bool, mode: Mode) -> None:
-    world = World(key_slices=key_slices)
+def test_killed_at_every_event_and_resumed(at: int, key_slices: bool, mode: Mode, every: int) -> None:
+    world = World(key_slices=key_slices, commit_every=every)
     world.table(slice_rows=2, mode=mode)
     for id in range(6):
         world.write(id)
@@ -161,9 +164,11 @@ def test_killed_at_every_event_and_resumed(at: int, key_slices: bool, mode: Mode
     assert_counts_add_up(world)
 
 
+@pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("second", range(EVENTS_OF_THREE_SLICES))
 @pytest.mark.parametrize("first", [1, 2, 5])
-def test_killed_twice_and_resumed(first: int, second: int, world: World) -> None:
+def test_killed_twice_and_resumed(first: int, second: int, every: int, world: World) -> None:
+    world.commit_every = every
     for id in range(6):
         world.write(id)
     assert world.poll_killed(first)
@@ -251,6 +256,93 @@ def test_a_run_that_died_while_resuming_is_closed_too(world: World) -> None:
         world.expire_leases()
     world.poll()
     assert [run.fields["status"] for run in world.state.read("run")] == ["FAILED", "FAILED", "COMPLETED"]
+
+
+# fewer writes
+
+
+class CountingState(MemoryState):
+    puts = 0
+
+    def put(self, records: Sequence[Record]) -> list[Record]:
+        self.puts += any(record.kind == "position" for record in records)
+        return super().put(records)
+
+
+@pytest.mark.parametrize(("every", "writes"), [(1, 1 + 6), (3, 1 + 2), (4, 1 + 2), (100, 1 + 1)])
+def test_a_position_is_written_once_at_the_start_and_once_per_so_many_batches(every: int, writes: int) -> None:
+    state = CountingState()
+    world = World(state=state, commit_every=every)
+    world.table(slice_rows=2)
+    for id in range(12):
+        world.write(id)
+    outcome = world.poll()["orders"]
+    assert (outcome.status, outcome.batches, outcome.applied.rows_read) == (Status.COMPLETED, 6, 12)
+    assert state.puts == writes
+    assert_equal(world)
+    assert_counts_add_up(world)
+
+
+def test_what_was_applied_since_the_last_write_is_kept_by_an_error_and_taken_at_the_targets_word_after_a_crash(
+    world: World,
+) -> None:
+    world.commit_every = 5
+    for id in range(10):
+        world.write(id)
+
+    def after(number: int, error: BaseException) -> None:
+        def action() -> None:
+            if len(world.sink.log) == number:
+                raise error
+            world.sink.at_commit(after=action)
+
+        world.sink.at_commit(after=action)
+
+    after(2, TargetError("disk full"))
+    outcome = world.poll()["orders"]
+    assert (outcome.status, outcome.batches) == (Status.FAILED, 1), "the second is in, but nobody said so"
+    assert world.position().plan is not None and world.position().batches == 1
+    after(4, Killed())
+    with pytest.raises(Killed):
+        world.poll()
+    assert world.position().batches == 1
+    world.expire_leases()
+    events: list[Event] = []
+    assert world.poll(events.append)["orders"].batches == 4
+    assert [event.batch.number for event in events if isinstance(event, Adopted)] == [2, 3, 4]
+    assert [event.number for event in events if isinstance(event, Committed)] == [2, 3, 4, 5]
+    assert_equal(world)
+    assert_counts_add_up(world)
+
+
+def test_a_runner_that_another_one_overtakes_by_several_batches_goes_on_from_there(world: World) -> None:
+    """That one lost its lease and has not noticed: both carry out one plan, and each batch is applied once."""
+    world.commit_every = 5
+    for id in range(10):
+        world.write(id)
+    hangs, goes_on, ahead = threading.Event(), threading.Event(), threading.Event()
+
+    def zombie(event: Event) -> None:
+        if isinstance(event, Intended) and event.number == 1:
+            hangs.set()
+            assert goes_on.wait(120)
+        if isinstance(event, BatchApplied) and event.batch.number == 3:
+            ahead.set()
+
+    def let_it_pass() -> None:
+        goes_on.set()
+        assert ahead.wait(120)
+
+    with ThreadPoolExecutor(1) as pool:
+        overtaken = pool.submit(world.poll, zombie)
+        assert hangs.wait(120)
+        world.expire_leases()
+        world.sink.at_commit(after=lambda: world.sink.at_commit(before=let_it_pass))
+        outcome = world.poll()["orders"]
+        assert isinstance(overtaken.result()["orders"].error, LeaseError)
+    assert (outcome.status, outcome.batches) == (Status.COMPLETED, 5)
+    assert_equal(world)
+    assert_counts_add_up(world)
 
 
 # errors
@@ -384,7 +476,7 @@ def test_a_second_runner_is_told_who_is_at_work(world: World) -> None:
         planned = make_plan(world.source, world.asks(Books(MemoryState(world.clock.now))))
         hop = Hop("second", PIPELINE, world.source, world.sink, world.books(), lambda _: None)
         lease = world.books().leases(PIPELINE)["orders"]
-        error = hop.run_table(planned[0], lease).error
+        error = hop.run(planned[:1], {"orders": lease})[0].error
         assert isinstance(error, LeaseError) and "another run is at work" in error.message
 
     world.sink.at_commit(before=second)
@@ -484,6 +576,21 @@ def test_a_lease_lost_at_renewal_stops_the_table_before_it_applies(world: World)
     outcome = world.poll(overtaken, books=books)["orders"]
     assert isinstance(outcome.error, LeaseError)
     assert world.sink.log == []
+
+
+def test_a_batch_cancelled_because_its_lease_was_lost_says_so(world: World) -> None:
+    """Not what the sink says of a job that was cancelled."""
+    world.write(1)
+    books = world.books()
+
+    def cancelled() -> None:
+        books.forget(PIPELINE, "orders")
+        raise TargetError("job 13 cancelled")
+
+    world.sink.at_commit(before=cancelled)
+    error = world.poll(books=books)["orders"].error
+    assert isinstance(error, LeaseError) and "another run has the table" in str(error)
+    assert str(error.__cause__) == "job 13 cancelled"
 
 
 def test_a_failed_table_does_not_drag_its_living_run_down(world: World) -> None:

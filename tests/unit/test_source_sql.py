@@ -13,6 +13,7 @@ from strandline.core.window import KeyRange, Slice, Window
 from strandline.sources import names, postgres_session
 from strandline.sources.dialect import Dialect, in_slice, refusal
 from strandline.sources.jdbc import Tiles
+from strandline.sources.mysql import server_identity
 from strandline.sources.mysql_dialect import MySqlDialect
 from strandline.sources.postgres_dialect import PostgresDialect
 from strandline.sources.zones import age, local
@@ -183,3 +184,12 @@ def test_a_guards_words_in_the_statement_that_failed_are_not_its_refusal() -> No
     for text in (refused, f"{statement}\n{refused}"):
         found = refusal(text, "text")
         assert found is not None and found.message == "strandline refuses column at with the value infinity"
+
+
+def test_two_servers_with_one_hardware_address_and_port_are_two() -> None:
+    """As containers on two machines have them: MariaDB's own id is made of nothing else."""
+    one = {"server_uid": "tVHz8Ba7", "hostname": "8d9f", "datadir": "/var/lib/mysql/"}
+    assert server_identity(one) == server_identity(dict(one))
+    assert server_identity(one) != server_identity({**one, "hostname": "c01a"})
+    mysql = {"server_uuid": "88e4e8ea-be45-11e9-b3d0-000c29c8d0f8", "hostname": "db"}
+    assert server_identity(mysql) == server_identity({**mysql, "hostname": "renamed"}), "it has an id of its own"

@@ -8,13 +8,14 @@ import pytest
 
 from strandline.core.batch import Applied, How
 from strandline.core.table import Column, Mode
+from strandline.core.watermark import Cursor, Kind
 from strandline.core.window import KeyRange, Repair
 from strandline.sinks.mysql_target import MySqlTargetDialect
 from strandline.sinks.postgres_target import PostgresTargetDialect
 from strandline.sinks.sql_dialect import Field, Held, Place, TargetDialect
 from strandline.sinks.sql_ledger import create_text
 from strandline.sinks.sql_merge import Merge
-from strandline.sinks.sql_stage import Pair, Rows
+from strandline.sinks.sql_stage import Pair, Rows, last_moved
 from strandline.testing.sink import orders
 
 COLUMNS = (Column("id", "bigint", nullable=False), Column("na me", "text"), Column("at", "timestamp(6)"))
@@ -25,6 +26,12 @@ OLD, NEW, MARIA = PostgresTargetDialect(14), PostgresTargetDialect(17), MySqlTar
 def merge(dialect: TargetDialect, **settings: Any) -> Merge:
     pairs = tuple(Pair(column, f"c{at}") for at, column in enumerate(COLUMNS))
     return Merge(dialect, orders(**settings), HELD, Rows("(ROWS)", pairs, operation=True, read=Applied()))
+
+
+def test_the_last_value_moved_is_that_of_the_cursor_column_and_no_version() -> None:
+    pairs = [Pair(Column("version", "bigint"), "c0")]
+    assert "max(c0)" in last_moved(NEW, orders(cursor=Cursor("version", Kind.INTEGER)), pairs)
+    assert last_moved(NEW, orders(cursor=Cursor("version", Kind.VERSION)), pairs) == "NULL"
 
 
 def test_a_merge_is_one_statement_where_it_can_count() -> None:

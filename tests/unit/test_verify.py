@@ -247,6 +247,14 @@ def test_older_versions_in_an_append_target_are_fine_and_a_lost_one_is_not() -> 
     assert len(world.sink.rows("orders")) == 41
 
 
+def test_a_column_that_is_called_version_does_not_tell_which_row_is_the_last() -> None:
+    """Where a table's own versions are the cursor, they are not in its rows."""
+    columns = (Column("id", "bigint"), Column("version", "bigint"))
+    table = replace(TABLE, mode=Mode.APPEND, cursor=Cursor("version", Kind.VERSION), columns=columns)
+    forms = {column.name: spark_form(column.type) for column in columns}
+    assert scope(table, Position("shop", "orders", "sync"), forms, forms, ranged=True).comparison.key == ()
+
+
 def test_rows_below_initial_were_never_asked_for() -> None:
     world = World()
     world.write(1, 2)

@@ -9,11 +9,14 @@ from collections.abc import Sequence
 import click
 
 from strandline import __version__
+from strandline.cli.alerts import alerts
 from strandline.cli.backfill import backfill
 from strandline.cli.invocation import Invocation
 from strandline.cli.plan import plan
 from strandline.cli.runs import runs
+from strandline.cli.serve import resume, serve, suspend, wait
 from strandline.cli.setup import demo, doctor, init
+from strandline.cli.spark import spark
 from strandline.cli.stage import s3clean, stage
 from strandline.cli.status import status
 from strandline.cli.sync import retry, sync
@@ -52,7 +55,10 @@ def app(ctx: click.Context) -> None:
         click.echo(ctx.get_help())
 
 
-for _command in (init, doctor, demo, plan, sync, backfill, retry, verify, status, watermark, runs, stage, s3clean):
+for _command in (
+    *(init, doctor, demo, plan, sync, backfill, retry, verify, status, watermark, runs, stage),
+    *(serve, suspend, resume, wait, alerts, spark, s3clean),
+):
     app.add_command(_command)
 
 
@@ -102,5 +108,6 @@ def call(argv: Sequence[str]) -> int:
 
 
 def _invoke(argv: Sequence[str], invocation: Invocation) -> int:
-    code = app.main(list(argv), prog_name="strandline", standalone_mode=False, obj=invocation)
+    with invocation.until_the_end:
+        code = app.main(list(argv), prog_name="strandline", standalone_mode=False, obj=invocation)
     return code if isinstance(code, int) else 0

@@ -59,7 +59,7 @@ def backfill(
             only = [stage] if stage else ()
             return project.backfill(name, table, start=start, end=end, stages=only, listener=listener, caller=caller)
 
-        result = watched(invocation, run)
+        result = watched(invocation, project.pipeline(name), run)
         if invocation.json:
             invocation.say_json(result.to_json())
         return 1 if result.failed else 0

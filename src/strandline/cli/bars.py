@@ -94,7 +94,7 @@ class Bars:
             case Held():
                 self._say(event, f"held by {text.holder(event.held_by)}")
             case Warned():
-                self._say(event, event.message)
+                self._say(event, event.message.replace("\n", "\n  "), "warning: ")
             case Retrying():
                 self._update(
                     event, state=f"again in {text.duration(event.wait_seconds)}", note=self._redact(event.error)[:60]
@@ -183,5 +183,5 @@ class Bars:
     def _table(self, event: TableEvent) -> _AtWork | None:
         return self._tables.get((event.pipeline, event.table, event.stage))
 
-    def _say(self, event: TableEvent, message: str) -> None:
-        self._progress.console.print(Text(f"{event.pipeline}.{event.table}: {self._redact(message)}"))
+    def _say(self, event: TableEvent, message: str, lead: str = "") -> None:
+        self._progress.console.print(Text(f"{lead}{event.pipeline}.{event.table}: {self._redact(message)}"))

@@ -11,7 +11,8 @@ import shlex
 import shutil
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -33,7 +34,9 @@ class Invocation:
     json: bool = False
     debug: bool = False
     redactor: Redactor | None = None
+    rows_on_stdout: bool = False  # a target is `stdout:`, and nothing else belongs there
     errors: list[StrandlineError] = field(default_factory=list)  # told so far
+    until_the_end: ExitStack = field(default_factory=ExitStack)  # undone when the command has ended
 
     def project(self) -> Project:
         """The project of the config file. Secrets are known to the redactor even if loading fails half-way."""
@@ -43,17 +46,23 @@ class Invocation:
 
         self.redactor = Redactor()
         if self.debug:
-            log_to_stderr(self.redactor)
+            self.until_the_end.enter_context(logged_to_stderr(self.redactor))
         config = load_config(Path(self.config) if self.config else None, redactor=self.redactor)
         if str(config.root) not in sys.path:
             sys.path.append(str(config.root))  # `transform: module:function` lies beside the config
-        return Project(config)
+        project = Project(config)
+        if project.lineage is not None:
+            project.lineage.tell = lambda _, message, **__: self.tell(f"note: {message}")
+        return project
 
     def redact(self, text: str) -> str:
         return self.redactor.redact(text) if self.redactor else text
 
     def say(self, text: str) -> None:
         """Data, to stdout."""
+        if self.rows_on_stdout:
+            self.tell(text)
+            return
         click.echo(self.redact(text), color=colours(sys.stdout))
 
     def tell(self, text: str) -> None:
@@ -96,8 +105,12 @@ def colours(stream: IO[str]) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def log_to_stderr(redactor: Redactor) -> None:
-    """Every query, window and state access that is logged below "strandline", without secrets."""
+@contextmanager
+def logged_to_stderr(redactor: Redactor) -> Iterator[None]:
+    """Every query, window and state access that is logged below "strandline", without secrets.
+
+    Whoever called us from Python has its own logging back afterwards.
+    """
     import logging
     import time
 
@@ -106,9 +119,14 @@ def log_to_stderr(redactor: Redactor) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(redactor.formatter(plain))
     log = logging.getLogger("strandline")
-    log.handlers[:] = [handler]
+    before = log.handlers[:], log.level, log.propagate
+    log.handlers[:], log.propagate = [handler], False
     log.setLevel(logging.DEBUG)
-    log.propagate = False
+    try:
+        yield
+    finally:
+        log.handlers[:], level, log.propagate = before
+        log.setLevel(level)
 
 
 def _keep(ctx: click.Context, param: click.Parameter, value: Any) -> None:

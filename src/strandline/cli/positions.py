@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from strandline.cli import render, text
 from strandline.core.position import Position
+from strandline.pipeline import reads_source
 
 if TYPE_CHECKING:
     from strandline.config import PipelineSpec
@@ -26,12 +27,17 @@ def one(positions: Sequence[Position], spec: PipelineSpec | None, now: datetime)
     lines = []
     for position in positions:
         batch = position.batch
+        if not position.revision:
+            lines.append(f"{position.pipeline}.{position.table}   {position.stage}   has not run yet")
+            lines.append(f"  {'next start':<17} {_next_start(position, spec)}")
+            continue
         facts = [
             ("watermark", position.watermark.text if position.watermark else "none"),
             ("last value moved", position.last_value.text if position.last_value else "none"),
             ("next start", _next_start(position, spec)),
             ("first load" if batch is None or position.watermark is None else "open plan", _slices(position)),
             ("rows", f"{text.count(position.totals.rows_read)} read: {text.changes(position.totals)}"),
+            ("files", text.count(position.totals.files) if position.totals.files else ""),
             ("batch", f"{batch.number} (epoch {batch.epoch})" if batch else "none"),
             ("status", f"{text.status(position.status.value)}, {text.ago(position.updated_at, now)}"),
             ("error", position.error),
@@ -42,8 +48,9 @@ def one(positions: Sequence[Position], spec: PipelineSpec | None, now: datetime)
 
 
 def _next_start(position: Position, spec: PipelineSpec | None) -> str:
-    """Where the next window starts. A lookback reads from below it."""
-    table = next((part for part in spec.tables if part.name == position.table), None) if spec else None
+    """Where the next window starts. A lookback reads from below it. A load has no settings of its own."""
+    tables = spec.tables if spec and reads_source(spec, position.stage) else ()
+    table = next((part for part in tables if part.name == position.table), None)
     if position.watermark is None:
         return (table.initial if table else None) or "beginning"
     back = f", reading from {position.watermark.minus(table.lookback)}" if table and table.lookback else ""

@@ -14,6 +14,7 @@ import click
 from strandline.cli import text
 from strandline.core.position import Reason, Status, TablePlan
 from strandline.core.run import Outcome
+from strandline.core.table import LOAD
 from strandline.core.watermark import Kind
 from strandline.result import PipelinePlan, RunResult
 
@@ -21,6 +22,8 @@ _COLOURS = {
     "ok": "green",
     "done": "green",
     "up": "green",
+    "equal": "green",
+    "repaired": "green",
     "COMPLETED": "green",
     "warn": "yellow",
     "held": "yellow",
@@ -29,6 +32,7 @@ _COLOURS = {
     "PLANNED": "cyan",
     "fail": "red",
     "stopped": "red",
+    "different": "red",
     "FAILED": "red",
 }
 
@@ -82,11 +86,12 @@ def _short(cell: str, size: int) -> str:
 def plan(shown: PipelinePlan, now: datetime, *, run: str, room: int | None = None) -> list[str]:
     """What would move, one line per table, and what to do next (`run`: the command)."""
     way = "   inside the server, without Spark" if shown.via == "server" else ""
-    head = click.style(shown.pipeline, bold=True) + f"   {shown.source} → {shown.target}" + way + _horizon(shown)
+    ends = " → ".join(filter(None, (shown.source, shown.stage, shown.target)))
+    head = click.style(shown.pipeline, bold=True) + f"   {ends}" + way + _horizon(shown)
     rows = []
     for part in shown.tables:
         span = text.window(part.window, now) if part.window and part.work else "–"
-        stage = part.stage if part.work else "–"
+        stage = part.stage if part.work or shown.stage else "–"
         rows.append((part.table, stage, "held" if part.reason is Reason.HELD else span, estimate(part), why(part, now)))
     return [
         head,
@@ -104,7 +109,8 @@ def _warning(where: str, message: str) -> list[str]:
 
 
 def _horizon(shown: PipelinePlan) -> str:
-    highs = [part.window.high for part in shown.tables if part.window and part.reason is not Reason.RESUMED]
+    planned = [part for part in shown.tables if part.reason not in (Reason.RESUMED, Reason.BACKFILL)]
+    highs = [part.window.high for part in planned if part.window]
     times = sorted(high for high in highs if high.kind is Kind.TIMESTAMP)
     guard = f"guard {shown.guard_seconds:g} s"
     return f"   horizon {text.trimmed(times[-1])} ({guard})" if times else ""
@@ -131,7 +137,7 @@ def why(part: TablePlan, now: datetime) -> str:
             reason = f"nothing new since {text.value(part.window.low, now)}"
         case _:
             reason = part.reason.value + _slices(part)
-    return f"{reason}; {part.note}" if part.note else reason
+    return "; ".join(filter(None, (reason, part.note, part.columns)))
 
 
 def _slices(part: TablePlan) -> str:
@@ -154,9 +160,7 @@ def _closing(shown: PipelinePlan, run: str) -> str:
         (reasons.count(Reason.STOPPED), "stopped"),
     ]
     said = ", ".join(f"{number} {word}" for number, word in counts if number)
-    return f"{text.many(len(reasons), 'table')}: {said or 'none'}. Nothing was moved." + (
-        f" Run: {run}" if work else ""
-    )
+    return f"{_tables(shown.tables)}: {said or 'none'}. Nothing was moved." + (f" Run: {run}" if work else "")
 
 
 # sync
@@ -200,7 +204,14 @@ def total(shown: RunResult) -> str:
     said = ", ".join(f"{number} {word}" for number, word in counts if number)
     read = shown.applied.rows_read
     rows = f"; {text.many(read, 'row')}: {text.changes(shown.applied)}" if read else ""
-    return f"{shown.pipeline}: {text.many(len(tables), 'table')}: {said}{rows} in {text.duration(shown.seconds)}"
+    return f"{shown.pipeline}: {_tables(tables)}: {said}{rows} in {text.duration(shown.seconds)}"
+
+
+def _tables(parts: Sequence[TablePlan | Outcome]) -> str:
+    """`3 tables`; with a stage between source and target each of them moves in steps: `3 tables in 2 stages`."""
+    stages = {part.stage for part in parts}
+    steps = f" in {len(stages)} stages" if len(stages) > 1 else ""
+    return text.many(len({part.table for part in parts}), "table") + steps
 
 
 def limit_notes(shown: RunResult, limit: int) -> list[str]:
@@ -217,6 +228,8 @@ def _more(plan_: TablePlan) -> str:
         return "an unfinished plan is carried out as it was written"
     if plan_.replace:
         return "a whole table is replaced in one commit"
+    if plan_.stage.partition(":")[0] == LOAD:
+        return "a staged batch is loaded as a whole"
     if plan_.slices and plan_.slices[0].read_from is not None:
         return "rows within the lookback are read again, and rows that share a cursor value move together"
     return "rows that share a cursor value move together"

@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
-
 import click
 
 from strandline.cli.invocation import Invocation, common, pipeline_option, tables_option
 
-if TYPE_CHECKING:
-    from strandline.core.protocols import Record
-    from strandline.project import Project
-
-_STATUSES = ("RUNNING", "COMPLETED", "FAILED")
+_STATUSES = ("RUNNING", "COMPLETED", "FAILED", "SKIPPED")
 
 
 @click.group(invoke_without_command=True)
@@ -40,7 +32,7 @@ since_option = click.option(
     "--status",
     type=click.Choice(_STATUSES, case_sensitive=False),
     metavar="STATUS",
-    help="Only runs that are running, completed or failed.",
+    help="Only runs that are running, completed, failed or skipped.",
 )
 @since_option
 @click.option("--limit", type=click.IntRange(min=1), default=20, show_default=True, metavar="N", help="The latest N.")
@@ -56,13 +48,14 @@ def list_(
 ) -> int:
     """List runs, newest first. A sync that found nothing new leaves none."""
     from strandline.cli import history
+    from strandline.operations import runs as operations
 
     with invocation.project() as project:
-        _check_pipeline(project, pipeline)
-        start = _run_id(since, project.books.state.now())
-        found = _find(project, pipeline, tables, status, start)[:limit]
+        operations.check_pipeline(project, pipeline)
+        start = operations.first_id(since, project.books.state.now())
+        found = operations.find(project, pipeline, tables, status, start, limit)
         if invocation.json:
-            invocation.say_json({"runs": [history.run_json(run) for run in found]})
+            invocation.say_json({"runs": [operations.run_json(run) for run in found]})
         elif found:
             invocation.say("\n".join(history.runs(found)))
         else:
@@ -77,15 +70,17 @@ def list_(
 def show(invocation: Invocation, run: str) -> int:
     """Show one run: its tables with windows, rows, durations and errors. RUN is a run id, or "last"."""
     from strandline.cli import history
-    from strandline.cli.sync import find_run
+    from strandline.operations import runs as operations
 
     with invocation.project() as project:
-        found = find_run(project, run)
+        found = operations.find_run(project, run)
         parts = project.books.state.read("table_run", found.key)
         if invocation.json:
-            invocation.say_json({**history.run_json(found), "tables": [history.part_json(part) for part in parts]})
+            tables = [operations.part_json(part) for part in parts]
+            invocation.say_json({**operations.run_json(found), "tables": tables})
         else:
-            retry = invocation.command("retry", found.key[0])
+            own = found.fields["trigger_name"] == "tracker"
+            retry = "run the job again" if own else invocation.command("retry", found.key[0])
             invocation.say("\n".join(history.run(found, parts, invocation.room(), retry=retry)))
     return 0
 
@@ -99,16 +94,11 @@ def show(invocation: Invocation, run: str) -> int:
 def stats(invocation: Invocation, pipeline: str | None, tables: tuple[str, ...], since: str | None) -> int:
     """Figures per day (UTC): runs, how they ended, rows, average time. Default: 30 days."""
     from strandline.cli import history
+    from strandline.operations import runs as operations
 
     with invocation.project() as project:
-        _check_pipeline(project, pipeline)
-        start = _run_id(since or "30d", project.books.state.now())
-        if tables:
-            parts = _parts(project, pipeline, tables, start)
-            days = history.per_day(parts, [_seconds(part) for part in parts])
-        else:
-            found = _find(project, pipeline, (), None, start)
-            days = history.per_day(found, [history.seconds(run) for run in found])
+        operations.check_pipeline(project, pipeline)
+        days = operations.stats(project, pipeline, tables, since)
         if invocation.json:
             invocation.say_json({"days": days})
         elif days:
@@ -116,56 +106,3 @@ def stats(invocation: Invocation, pipeline: str | None, tables: tuple[str, ...],
         else:
             invocation.tell("no runs")
     return 0
-
-
-def _check_pipeline(project: Project, pipeline: str | None) -> None:
-    """A pipeline of the config, or one that the history still knows."""
-    if pipeline is not None and not project.books.state.read("run", where={"pipeline": pipeline}, newest=1):
-        project.pipeline(pipeline)
-
-
-def _find(
-    project: Project, pipeline: str | None, tables: Sequence[str], status: str | None, since: str | None
-) -> list[Record]:
-    """Runs that match, newest first."""
-    given = {"pipeline": pipeline, "status": status.upper() if status else None}
-    where = {name: value for name, value in given.items() if value is not None}
-    found = project.books.state.read("run", where=where, since=since)
-    if tables:
-        taking_part = {part.key[0] for part in _parts(project, pipeline, tables, since)}
-        found = [run for run in found if run.key[0] in taking_part]
-    return found[::-1]
-
-
-def _parts(project: Project, pipeline: str | None, tables: Sequence[str], since: str | None) -> list[Record]:
-    where: Mapping[str, str] = {"pipeline": pipeline} if pipeline else {}
-    return [part for part in project.books.state.read("table_run", where=where, since=since) if part.key[1] in tables]
-
-
-def _seconds(part: Record) -> float | None:
-    value: Any = part.fields["milliseconds"]
-    return value / 1000 if part.fields["ended_at"] else None
-
-
-def _run_id(since: str | None, now: datetime) -> str | None:
-    """The lowest run id at or after a time: run ids sort by time."""
-    return f"{_moment(since, now):%Y%m%d-%H%M%S}" if since else None
-
-
-def _moment(since: str, now: datetime) -> datetime:
-    from strandline.config import parse_duration
-    from strandline.core.errors import ConfigError
-
-    try:
-        at = datetime.fromisoformat(since)
-        return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)
-    except ValueError:
-        pass
-    try:
-        span: timedelta = parse_duration(since)
-    except ConfigError:
-        raise ConfigError(
-            f'--since "{since}" is neither a time nor a span',
-            remedy="Write 2026-11-15, 2026-11-15 08:00 (UTC), 12h or 7d.",
-        ) from None
-    return now - span

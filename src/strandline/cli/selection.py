@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from strandline.config import Config, PipelineSpec
+    from strandline.config import Config
     from strandline.core.protocols import Record
     from strandline.project import Project
 
@@ -32,18 +31,13 @@ def select(project: Project, pipeline: str | None, tables: Sequence[str]) -> dic
 def _homes(config: Config, table: str) -> list[str]:
     """Pipelines that name the table, or else those with a glob that matches it."""
     named = [name for name, spec in config.pipelines.items() if any(part.name == table for part in spec.tables)]
-    matched = [name for name, spec in config.pipelines.items() if _matches(spec, table)]
+    matched = [name for name, spec in config.pipelines.items() if spec.matches(table)]
     if not named and not matched:
         known = "\n".join(
             f"  {name}: {', '.join(part.name for part in spec.tables)}" for name, spec in config.pipelines.items()
         )
         raise ConfigError(f'no pipeline has a table "{table}"', remedy=f"Tables in {config.path}:\n{known}")
     return named or matched
-
-
-def _matches(spec: PipelineSpec, table: str) -> bool:
-    excluded = any(fnmatchcase(table, pattern) for pattern in spec.exclude)
-    return not excluded and any(fnmatchcase(table, part.name) for part in spec.tables if part.query is None)
 
 
 def stored(project: Project, pipeline: str | None = None) -> dict[tuple[str, str, str], Record]:
@@ -77,7 +71,7 @@ def one_table(project: Project, pipeline: str | None, table: str) -> str:
 def _with_table(project: Project, pipeline: str, table: str, known: Collection[tuple[str, str, str]]) -> str:
     spec = project.config.pipelines.get(pipeline) if known else project.pipeline(pipeline)
     names = {part.name for part in spec.tables} if spec else set()
-    if table in names or (spec and _matches(spec, table)):
+    if table in names or (spec and spec.matches(table)):
         return pipeline
     remedy = "Its tables: " + ", ".join(sorted(names | {key[1] for key in known}))
     raise ConfigError(f'no table "{table}"', where=pipeline, remedy=remedy)

@@ -56,8 +56,9 @@ def init(
 
     path = Path(invocation.config or DEFAULT_FILE)
     _check_free(path, force)
-    endpoint = _endpoint(invocation, source, password_variable)
-    target = target or _asked(invocation, "Where do the copies go?", "delta:lake") or "delta:lake"
+    asking = _asking(invocation) and not yes
+    endpoint = _endpoint(invocation, source, password_variable, asking=asking)
+    target = target or _asked("Where do the copies go?", "delta:lake", asking=asking)
     _hide(invocation, target)
     found = propose(endpoint, tables or ("*",))
     inside = one_database(endpoint, target)
@@ -66,7 +67,7 @@ def init(
     )
     if not invocation.json:
         invocation.say("\n".join(_proposals(found, invocation.room())) + "\n")
-    if _asking(invocation) and not yes:
+    if asking:
         invocation.confirm(f"Write this to {path}?", yes=False)
     path.write_text(text, encoding="utf-8")
     if invocation.json:
@@ -74,7 +75,8 @@ def init(
     again = invocation.command("plan")
     variables = [password_variable] if endpoint.password else []
     variables += ["TARGET_PASSWORD"] if Endpoint.parse(target).password else []
-    needs = f"export {' '.join(f'{name}=…' for name in variables)}, then " if variables else ""
+    unset = [name for name in variables if name not in os.environ]
+    needs = f"export {' '.join(f'{name}=…' for name in unset)}, then " if unset else ""
     invocation.tell(f"{path} written, with {len(found)} tables. Next: {needs}{again}")
     return 0
 
@@ -88,19 +90,19 @@ def _check_free(path: Path, force: bool) -> None:
         raise ConfigError(f"there is no folder {path.absolute().parent}")
 
 
-def _endpoint(invocation: Invocation, source: str | None, variable: str) -> Endpoint:
+def _endpoint(invocation: Invocation, source: str | None, variable: str, *, asking: bool) -> Endpoint:
     """The database, with a password from the variable or a hidden prompt; the redactor knows it from here on."""
     from strandline.core.errors import ConfigError
     from strandline.endpoint import Endpoint
     from strandline.secrets import Redactor
 
-    url = source or _asked(invocation, "Which database? (postgresql://reader@db/shop)", "")
+    url = source or _asked("Which database? (postgresql://reader@db/shop)", "", asking=asking)
     if not url:
         raise ConfigError("no database was named", remedy="Give it: --source postgresql://reader@db:5432/shop")
     invocation.redactor = Redactor()
     endpoint = Endpoint.parse(url)
     password = endpoint.password or os.environ.get(variable, "")
-    if not password and endpoint.user and _asking(invocation):
+    if not password and endpoint.user and asking:
         password = click.prompt(
             f"Password of {endpoint.user}", default="", hide_input=True, show_default=False, err=True
         )
@@ -120,9 +122,9 @@ def _asking(invocation: Invocation) -> bool:
     return not invocation.json and sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def _asked(invocation: Invocation, question: str, default: str) -> str:
-    """An answer on a terminal; elsewhere the default."""
-    if not _asking(invocation):
+def _asked(question: str, default: str, *, asking: bool) -> str:
+    """An answer, or the default where nobody is asked."""
+    if not asking:
         return default
     answer: str = click.prompt(question, default=default or None, err=True)
     return answer
@@ -156,15 +158,17 @@ def _proposals(found: list[Proposal], room: int | None) -> list[str]:
 def doctor(invocation: Invocation, pipelines: tuple[str, ...]) -> int:
     """Check everything a run will need, and say what to do about what is missing.
 
-    Config, Java, Spark, jars, drivers, connections, privileges, clocks, cursors, keys, targets and the state. Starts no
-    JVM. Exits with 1 if something fails, with 2 if that is the config.
+    Config, Java, Spark, jars, drivers, connections, privileges, clocks, cursors, keys, what is staged and not loaded,
+    targets and their columns, and the state. Starts no JVM. Exits with 1 if something fails, with 2 if that is the
+    config.
     """
     from strandline.doctor import Level, examine
 
     found: list[Finding] = []
     for finding in examine(invocation.project, pipelines):
         if not invocation.json:
-            invocation.say("\n".join(_finding(finding, found[-1].pipeline if found else "")))
+            above = found[-1].pipeline if found else ""
+            invocation.say("\n".join(_finding(finding, above, invocation.room())))
         found.append(finding)
     failures = [finding for finding in found if finding.level is Level.FAIL]
     warnings = sum(finding.level is Level.WARN for finding in found)
@@ -179,13 +183,20 @@ def doctor(invocation: Invocation, pipelines: tuple[str, ...]) -> int:
     return 1 if failures else 0
 
 
-def _finding(finding: Finding, above: str) -> list[str]:
-    """` warn  source  text`, with what to do below it, and a heading where another pipeline begins."""
+def _finding(finding: Finding, above: str, room: int | None) -> list[str]:
+    """` warn  source  text`, with what to do below it, and a heading where another pipeline begins.
+
+    Text is wrapped where a terminal would cut it in the middle of a word; what is to be copied is not.
+    """
+    from textwrap import wrap
+
     from strandline.cli import render
 
     lead = f" {render.paint(f'{finding.level.value:<5}')} {finding.area:<7} "
     gap = " " * 15
-    body = [*finding.text.splitlines(), *finding.remedy.splitlines()]
+    width = max(40, (room or 100_000) - len(gap))
+    text = [part for line in finding.text.splitlines() for part in wrap(line, width, break_long_words=False)]
+    body = [*text, *finding.remedy.splitlines()]
     if finding.docs:
         body.append(f"Docs: {finding.docs}")
     heading = ["", click.style(finding.pipeline, bold=True)] if finding.pipeline not in ("", above) else []

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import click
@@ -38,9 +39,12 @@ def stage(ctx: click.Context) -> None:
     help="The newest N of each table.",
 )
 @click.option("--all", "every", is_flag=True, help="Every batch there ever was.")
+@click.option("--files", is_flag=True, help="Name each batch's files, too.")
 @common
 @click.pass_obj
-def list_(invocation: Invocation, pipeline: str | None, tables: tuple[str, ...], limit: int, every: bool) -> int:
+def list_(
+    invocation: Invocation, pipeline: str | None, tables: tuple[str, ...], limit: int, every: bool, files: bool
+) -> int:
     """List staged batches: files, rows, bytes, window, and which targets have loaded them."""
     from strandline.stage.clean import stage_list
 
@@ -56,7 +60,8 @@ def list_(invocation: Invocation, pipeline: str | None, tables: tuple[str, ...],
         if invocation.json:
             invocation.say_json({"batches": [{"pipeline": name, **asdict(batch)} for name, batch in found]})
         elif found:
-            invocation.say("\n".join(_batches(found, project.books.state.now(), invocation.room())))
+            lines = _batches(found, project.books.state.now(), invocation.room())
+            invocation.say("\n".join(_with_files(lines, found) if files else lines))
         else:
             invocation.tell("nothing is staged yet")
     return 0
@@ -96,7 +101,7 @@ def clean(
     with invocation.project() as project:
         plans = [
             cleaning.plan(names, older_than=span, keep_last=keep_last, unloaded=unloaded)
-            for cleaning, names in _stages(project, pipeline, tables)
+            for cleaning, names in _stages(project, pipeline, tables, ask_targets=not unloaded)
         ]
         some = [plan for plan in plans if plan.batches or plan.orphans]
         if invocation.json:
@@ -123,8 +128,14 @@ s3clean = click.Group(
 )
 
 
-def _stages(project: Project, pipeline: str | None, tables: Sequence[str]) -> Iterator[tuple[Cleaning, list[str]]]:
-    """Every pipeline asked for that has a stage, with its staged tables asked for."""
+def _stages(
+    project: Project, pipeline: str | None, tables: Sequence[str], *, ask_targets: bool = False
+) -> Iterator[tuple[Cleaning, list[str]]]:
+    """Every pipeline asked for that has a stage, with its staged tables asked for.
+
+    What is loaded is what the state says; `ask_targets`: and what the target itself holds, which may have been dropped
+    or restored since.
+    """
     from strandline.cli.selection import select
     from strandline.objects import open_objects
     from strandline.stage.clean import Cleaning, loaded_by, staged_tables
@@ -143,7 +154,27 @@ def _stages(project: Project, pipeline: str | None, tables: Sequence[str]) -> It
         known = staged_tables(objects, name)
         positions = project.books.positions(name).values()
         loaded = loaded_by(positions, known, specs[name].targets)
-        yield Cleaning(objects, name, loaded), [table for table in known if not wanted or table in wanted]
+        chosen_tables = [table for table in known if not wanted or table in wanted]
+        if ask_targets:
+            loaded = {table: _held(project, name, table, loaded[table]) for table in chosen_tables}
+        yield Cleaning(objects, name, loaded), chosen_tables
+
+
+def _held(project: Project, pipeline: str, table: str, loaded: Mapping[str, int]) -> dict[str, int]:
+    """By target, the last number that both the state and the target call loaded."""
+    from strandline.core.table import LOAD
+    from strandline.operations.resting import configured
+    from strandline.stage.clean import last_loaded
+
+    held = dict(loaded)
+    if not any(fnmatchcase(table, spec.name) for spec in project.pipeline(pipeline).tables):
+        return held  # nothing is loaded into it any more
+    for target, number in loaded.items():
+        with project.opened(pipeline, f"{LOAD}:{target}" if target else LOAD) as opened:
+            receipt = opened.sink.applied(configured(opened, table)) if number else None
+        if receipt is None or receipt.exact:
+            held[target] = min(number, last_loaded(receipt.batch.watermark if receipt else None))
+    return held
 
 
 def _refuse_at_work(project: Project, plan: CleanPlan) -> None:
@@ -175,6 +206,13 @@ def _batches(found: Sequence[tuple[str, StagedBatch]], now: datetime, room: int 
     ]
     head = ("table", "batch", "window", "rows", "files", "bytes", "staged", "loaded")
     return render.table(head, rows, right=("batch", "rows", "files", "bytes"), room=room)
+
+
+def _with_files(lines: Sequence[str], found: Sequence[tuple[str, StagedBatch]]) -> Iterator[str]:
+    yield lines[0]
+    for line, (_, batch) in zip(lines[1:], found, strict=True):
+        yield line
+        yield from (f"  {path}" for path in batch.paths)
 
 
 def _state(batch: StagedBatch) -> str:

@@ -89,13 +89,32 @@ def _lines(part: PipelineStatus, waiting: list[str], now: datetime, room: int | 
     ]
     rows += [(name, "–", "–", "", "0", "never run", "", "") for name in waiting]
     head = ("table", "stage", "watermark", "lag", "rows", "status", "seen", "note")
-    gone = "" if part.configured else "   not in the config any more"
+    gone = (
+        "" if part.configured else "   tracked: a job of your own" if part.tracked else "   not in the config any more"
+    )
+    gone += _timing(part, now) if part.configured else ""
+    gone += f"   {part.attention}" if part.attention else ""
     gone += "   inside the server, without Spark" if part.via == "server" else ""
     return [
         click.style(part.pipeline, bold=True) + "   " + _last_run(part, now) + gone,
         "",
         *(render.table(head, rows, right=("lag", "rows"), room=room) if rows else ["  no tables yet"]),
+        *(f"  alert not delivered by {said}" for said in part.undelivered),
     ]
+
+
+def _timing(part: PipelineStatus, now: datetime) -> str:
+    """`   every 5m, next in 2 min`; whoever is suspended has no next one."""
+    from strandline.cli import text
+
+    if part.suspended:
+        why = f": {part.suspended.why}" if part.suspended.why else ""
+        by = f"suspended {text.ago(part.suspended.at, now)} by {part.suspended.by}{why}"
+        return f"   {part.schedule}   " + click.style(by, bold=True)
+    if part.next_run is None:
+        return "" if part.schedule == "manual" else f"   {part.schedule}"
+    seconds = (part.next_run - now).total_seconds()
+    return f"   {part.schedule}, next " + (f"in {text.duration(seconds)}" if seconds > 0 else "is due")
 
 
 def _state(table: TableStatus) -> str:
@@ -110,6 +129,7 @@ def _remark(table: TableStatus) -> str:
     parts += [f"read again from {table.open_from}"] if table.open_from else []
     if table.plan:
         parts.append(f"run {table.plan.run_id}: {table.plan.done} of {table.plan.slices} slices done")
+    parts += table.attention
     if table.error:
         parts.append(table.error.splitlines()[0])
     return "; ".join(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from strandline.cli.invocation import Invocation, common, pipeline_option, table
 from strandline.cli.stages import stage_flags
 
 if TYPE_CHECKING:
+    from strandline.config import PipelineSpec
     from strandline.core.books import Caller
     from strandline.core.events import Listener
     from strandline.core.position import Position
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 @stage_flags
 @click.option("--verify", is_flag=True, help="Then compare source and target; exit code 1 if they differ.")
 @click.option("--verify-data", is_flag=True, hidden=True)
+@click.option("--every", metavar="SPAN", help="Again and again, so long after each other, until Ctrl-C: 5s, 1m.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--job-id", default="", metavar="ID", help="Your scheduler's id of this job, for the run history.")
 @common
@@ -43,6 +45,7 @@ def sync(
     full: bool,
     verify: bool,
     verify_data: bool,
+    every: str | None,
     yes: bool,
     job_id: str,
     stage: str = "",
@@ -50,14 +53,19 @@ def sync(
     """Move what is new, table by table.
 
     An unfinished plan of an earlier run is carried out first. One table's failure leaves the others alone. Without -p
-    every pipeline runs, one after the other; with -t those that have the table.
+    every pipeline runs, one after the other; with -t those that have the table. With --every, connections and Spark
+    are kept between polls, pipelines run side by side, and --json prints a line for each run that moved something.
     """
     from strandline.cli.plan import show
     from strandline.cli.selection import select
     from strandline.core.books import Caller
 
+    if every and (dry_run or full or verify or verify_data or limit is not None or job_id):
+        raise click.UsageError("--every goes with -p, -t and the flags that choose a stage alone")
     with invocation.project() as project:
         chosen = select(project, pipeline, tables)
+        if every:
+            return _continuous(invocation, project, chosen, every, stage)
         if dry_run:
             return show(invocation, project, chosen, stage=stage, limit=limit, full=full)
         if full:
@@ -65,6 +73,30 @@ def sync(
         caller = Caller.here("cli", job_id)
         verify = verify or verify_data
         return _Syncing(invocation, caller, stage, limit=limit, full=full, verify=verify).run(project, chosen)
+
+
+def _tell_suspended(invocation: Invocation, project: Project, name: str) -> None:
+    """A person who runs a suspended pipeline means to, or does not know."""
+    from strandline import operations
+
+    if found := operations.suspension(project.books.state, name):
+        invocation.tell(f"note: {name} is {found}; by hand it runs all the same")
+
+
+def _continuous(
+    invocation: Invocation, project: Project, chosen: Mapping[str, tuple[str, ...]], every: str, stage: str
+) -> int:
+    from strandline.cli.serve import continuous
+    from strandline.config import parse_duration
+    from strandline.core.errors import ConfigError
+    from strandline.service.schedule import SHORTEST
+
+    span = parse_duration(every)
+    if span < SHORTEST:
+        raise ConfigError(f"--every {every} is too often; at least 100ms must lie between two runs")
+    for name in chosen:
+        _tell_suspended(invocation, project, name)
+    return continuous(invocation, project, chosen, span, (stage,) if stage else ())
 
 
 def _question(chosen: Mapping[str, tuple[str, ...]]) -> str:
@@ -86,6 +118,7 @@ class _Syncing:
     limit: int | None = None
     full: bool = False
     verify: bool = False
+    resume: bool = False  # `retry`: plans as they were written
 
     def run(self, project: Project, chosen: Mapping[str, tuple[str, ...]]) -> int:
         """Returns the exit code. A pipeline that cannot even start leaves the others alone."""
@@ -98,7 +131,7 @@ class _Syncing:
                 result = self._one(project, name, tables)
                 documents.append(result.to_json())
                 codes.add(1 if result.failed else 0)
-                if self.verify:
+                if self.verify and not result.errors:
                     codes.add(self._verify(project, result, documents[-1]))
             except StrandlineError as error:
                 self.invocation.tell_error(error.at(name))
@@ -111,22 +144,40 @@ class _Syncing:
     def _one(self, project: Project, name: str, tables: tuple[str, ...]) -> RunResult:
         from strandline.cli import render
 
+        stages = [self.stage] if self.stage else []
+
+        def remark(text: str) -> None:
+            self.invocation.tell(f"note: {name}: {text}")
+
         def sync(listener: Listener) -> RunResult:
+            if self._fit_for_a_service(project.pipeline(name)):
+                from strandline.service.door import hand_over
+
+                made = hand_over(project.config, name, tables, stages, listener, remark)
+                if made is not None:
+                    return made
             return project.sync(
                 name,
                 tables=tables,
-                stages=[self.stage] if self.stage else (),
+                stages=stages,
                 limit=self.limit,
                 full=self.full,
                 listener=listener,
                 caller=self.caller,
+                resume=self.resume,
             )
 
-        result = watched(self.invocation, sync)
+        _tell_suspended(self.invocation, project, name)
+        result = watched(self.invocation, project.pipeline(name), sync)
         if self.limit is not None:
             for note in render.limit_notes(result, self.limit):
                 self.invocation.tell(f"note: {note}")
         return result
+
+    def _fit_for_a_service(self, spec: PipelineSpec) -> bool:
+        """What a service makes as a command would. It knows no job ids, and its standard output is another."""
+        special = self.limit is not None or self.full or self.resume or self.caller.job_id
+        return not special and all(target.scheme != "stdout" for target in spec.targets.values())
 
     def _verify(self, project: Project, result: RunResult, document: dict[str, Any]) -> int:
         """The tables of this run, on the same session; what was found goes into the run's document."""
@@ -140,19 +191,20 @@ class _Syncing:
         return code
 
 
-def watched(invocation: Invocation, run: Callable[[Listener], RunResult]) -> RunResult:
+def watched(invocation: Invocation, spec: PipelineSpec, run: Callable[[Listener], RunResult]) -> RunResult:
     """Carry out a run with its progress shown, then its result and its errors."""
     from strandline.cli import render
     from strandline.cli.interrupt import finishing_slices
     from strandline.cli.progress import listening
 
+    invocation.rows_on_stdout |= any(target.scheme == "stdout" for target in spec.targets.values())
     with finishing_slices(), listening(invocation) as listener:
         result = run(listener)
     if not invocation.json:
         invocation.say("\n".join(render.result(result, datetime.now(UTC), room=invocation.room())))
-    for outcome in result.tables:
-        if outcome.error:
-            invocation.tell_error(outcome.error)
+    for error in (*(outcome.error for outcome in result.tables), *result.errors):
+        if error:
+            invocation.tell_error(error)
     return result
 
 
@@ -174,10 +226,11 @@ def retry(invocation: Invocation, run: str, replan: bool, allow_duplicates: bool
     RUN is a run id, or "last". With --replan the rest of the plan is dropped first, and what is new by now is planned.
     """
     from strandline.core.books import Caller
+    from strandline.operations.runs import find_run, left_by
 
     with invocation.project() as project:
         found = find_run(project, run)
-        left = _left_by(project, found.key[0])
+        left = left_by(project, found.key[0])
         if not left:
             return _nothing_left(invocation, found)
         if replan:
@@ -188,29 +241,7 @@ def retry(invocation: Invocation, run: str, replan: bool, allow_duplicates: bool
         chosen: dict[str, tuple[str, ...]] = {}
         for part in left:
             chosen[part.pipeline] = (*chosen.get(part.pipeline, ()), part.table)
-        return _Syncing(invocation, Caller.here("cli", job_id)).run(_resuming(project, chosen), chosen)
-
-
-def find_run(project: Project, run: str) -> Record:
-    """A run of the history by its id, or the last one. ConfigError names the latest."""
-    from strandline.core.errors import ConfigError
-
-    state = project.books.state
-    found = state.read("run", newest=1) if run == "last" else state.read("run", [run])
-    if not found:
-        latest = ", ".join(record.key[0] for record in state.read("run", newest=3)) or "none"
-        raise ConfigError(f'no run "{run}" in the history', remedy=f"The latest: {latest}\nAll: strandline runs list")
-    return found[0]
-
-
-def _left_by(project: Project, run_id: str) -> list[Position]:
-    """Tables whose open plan this run wrote, or failed to carry out."""
-    tried = {record.key[1:] for record in project.books.state.read("table_run", [run_id])}
-    return [
-        position
-        for _, position in sorted(project.books.positions(unreadable={}).items())
-        if position.plan and (position.plan.run_id == run_id or (position.table, position.stage) in tried)
-    ]
+        return _Syncing(invocation, Caller.here("cli", job_id), resume=True).run(project, chosen)
 
 
 def _progress(position: Position) -> str:
@@ -233,11 +264,3 @@ def _replan(invocation: Invocation, project: Project, run_id: str, allow_duplica
     changes = operations.replan(project, run_id, allow_duplicates=allow_duplicates)
     invocation.confirm("\n".join(line for change in changes for line in describe(change)), yes=yes)
     operations.apply(project, changes, why=f"retry --replan {run_id}")
-
-
-def _resuming(project: Project, chosen: Mapping[str, tuple[str, ...]]) -> Project:
-    """The project with its pipelines told to resume: a retry is the answer that `unfinished: stop` asks for."""
-    config = project.config
-    resuming = {name: replace(config.pipelines[name], unfinished="resume") for name in chosen}
-    project.config = replace(config, pipelines={**config.pipelines, **resuming})
-    return project

@@ -17,8 +17,8 @@ def count(number: int) -> str:
 
 
 def many(number: int, thing: str) -> str:
-    """`1 table`, `1,000 tables`; `batch` and `match` take -es."""
-    plural = thing + ("es" if thing.endswith("ch") else "s")
+    """`1 table`, `1,000 tables`; `batch` and `match` take -es, `copy` -ies."""
+    plural = thing[:-1] + "ies" if thing.endswith("py") else thing + ("es" if thing.endswith("ch") else "s")
     return f"{count(number)} {thing if number == 1 else plural}"
 
 

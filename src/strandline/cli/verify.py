@@ -91,9 +91,10 @@ def _lines(pipeline: str, verdicts: Sequence[Verdict], room: int | None) -> list
     from strandline.cli import render, text
 
     head = ("table", "rows", *KINDS, "repaired", "result", "time")
+    several = len({verdict.stage for verdict in verdicts}) > 1
     rows = [
         (
-            verdict.table,
+            _name(verdict, several),
             text.count(verdict.rows),
             *(_count(verdict, kind) for kind in KINDS),
             text.count(verdict.repaired),
@@ -102,15 +103,22 @@ def _lines(pipeline: str, verdicts: Sequence[Verdict], room: int | None) -> list
         )
         for verdict in verdicts
     ]
-    lines = [click.style(pipeline, bold=True), "", *render.table(head, rows, right=(*head[:7], "time"), room=room), ""]
+    lines = [click.style(pipeline, bold=True), "", *render.table(head, rows, right=(*head[1:7], "time"), room=room), ""]
     for verdict in verdicts:
         for kind, keys in verdict.differences.examples.items():
             shown = ", ".join(_key(key) for key in keys)
             more = getattr(verdict.differences, kind) - len(keys)
-            lines.append(f"  {verdict.table}: {kind} {shown}" + (f" and {text.count(more)} more" if more > 0 else ""))
-        lines += [f"  {verdict.table}: {note}" for note in verdict.notes]
+            rest = f" and {text.count(more)} more" if more > 0 else ""
+            lines.append(f"  {_name(verdict, several)}: {kind} {shown}{rest}")
+        lines += [f"  {_name(verdict, several)}: {note}" for note in verdict.notes]
     bad = sum(not verdict.good for verdict in verdicts)
-    return [*lines, f"{text.many(len(verdicts), 'table')}: {len(verdicts) - bad} as they should be, {bad} not"]
+    thing = "copy" if several else "table"
+    return [*lines, f"{text.many(len(verdicts), thing)}: {len(verdicts) - bad} as they should be, {bad} not"]
+
+
+def _name(verdict: Verdict, several: bool) -> str:
+    """With several targets, which of them."""
+    return f"{verdict.table} ({verdict.stage})" if several else verdict.table
 
 
 def _count(verdict: Verdict, kind: str) -> str:

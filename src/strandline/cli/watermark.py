@@ -40,18 +40,22 @@ def get(invocation: Invocation, pipeline: str | None, table: str) -> int:
     """Show where one table stands, stage by stage."""
     from strandline.cli import positions
     from strandline.cli.selection import one_table
+    from strandline.core.position import Position
+    from strandline.pipeline import stages
     from strandline.result import positions_json
 
     with invocation.project() as project:
         home = one_table(project, pipeline, table)
         found, bad = _read(invocation, project, home, (table,))
-        if not found and not bad:
-            invocation.tell(f"{home}.{table} has not run yet: it has no watermark")
+        spec = project.config.pipelines.get(home)
+        if spec is not None and not bad:
+            known = {position.stage: position for position in found}
+            now = [known.pop(stage, Position(home, table, stage)) for stage in stages(spec)]
+            found = [*now, *known.values()]
         if invocation.json:
             shown = positions_json(found) if found else {"pipeline": home, "table": table, "stages": []}
             invocation.say_json(shown)
         elif found:
-            spec = project.config.pipelines.get(home)
             invocation.say("\n".join(positions.one(found, spec, project.books.state.now())))
     return 1 if bad else 0
 
@@ -239,8 +243,10 @@ def export(invocation: Invocation, pipeline: str | None, output: Path | None) ->
 @click.argument("file", metavar="[FILE]", required=False)
 @click.option("--from-target", is_flag=True, help="Rebuild the position of -t from what the target holds.")
 @click.option("--from-control", metavar="TABLE", help="Take over what a control table in the target of -p notes.")
+@click.option("--from-delta", metavar="PATH", help="Take over what a Delta table of watermarks notes.")
+@click.option("--from-cache", metavar="TABLE[:KEY]", help="Take over what a cache table in the source of -t holds.")
 @pipeline_option
-@click.option("-t", "--table", metavar="TABLE", help="With --from-target: the table.")
+@click.option("-t", "--table", metavar="TABLE", help="With --from-target and --from-cache: the table.")
 @stage_option
 @wait_option
 @why_option
@@ -252,6 +258,8 @@ def import_(
     file: str | None,
     from_target: bool,
     from_control: str | None,
+    from_delta: str | None,
+    from_cache: str | None,
     pipeline: str | None,
     table: str | None,
     wait: bool,
@@ -262,22 +270,33 @@ def import_(
     """Restore positions from FILE (- is stdin), or one table's from its target (--from-target -t TABLE).
 
     FILE is what `watermark export` wrote, or the JSON document in which another tool keeps a table's watermark
-    (`last_mysql_data_timestamp`). A control table has the columns TABLE_NAME, WATERMARK_TO and SYNC_STATUS.
+    (`last_mysql_data_timestamp`). A control table has the columns TABLE_NAME, WATERMARK_TO and SYNC_STATUS. A Delta
+    table has table_name and last_processed_version (a version), or pipeline_name and last_processed_ts. A cache table
+    has a key and a value, such as {"seq": 4711}.
     """
     from strandline import operations
     from strandline.cli.changes import carry_out
     from strandline.cli.selection import one_pipeline, one_table
 
-    given = (file is not None) + from_target + (from_control is not None)
-    if given != 1 or from_target != (table is not None):
-        said = "give one of FILE, --from-target with -t TABLE, and --from-control with -p PIPELINE"
+    given = (file, from_control, from_delta, from_cache, from_target or None)
+    if sum(each is not None for each in given) != 1 or (from_target or from_cache is not None) != (table is not None):
+        said = (
+            "give one of FILE, --from-target with -t TABLE, --from-control with -p PIPELINE, --from-delta, and "
+            "--from-cache with -t TABLE"
+        )
         raise click.UsageError(said, click.get_current_context())
     with invocation.project() as project:
         if from_control is not None:
             found = operations.adopt_control(project, one_pipeline(project, pipeline), from_control, wait=wait)
             return carry_out(invocation, project, found, why=why, yes=yes)
+        if from_delta is not None:
+            found = operations.adopt_delta(project, from_delta, pipeline or "", wait=wait)
+            return carry_out(invocation, project, found, why=why, yes=yes)
         if table is not None:
             home = one_table(project, pipeline, table)
+            if from_cache is not None:
+                found = [operations.adopt_cache(project, home, table, from_cache, wait=wait)]
+                return carry_out(invocation, project, found, why=why, yes=yes)
             found = [operations.import_from_target(project, home, table, stage=stage, wait=wait)]
         else:
             document = _document(file or "-")

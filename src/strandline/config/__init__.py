@@ -4,15 +4,19 @@
 """
 
 from strandline.config.duration import format_duration, parse_duration
-from strandline.config.load import check_targets, load_config
-from strandline.config.specs import Config, PipelineSpec, SparkSpec, TableSpec
+from strandline.config.load import check_targets, config_files, load_config
+from strandline.config.specs import AlertsSpec, Config, LineageSpec, PipelineSpec, ServiceSpec, SparkSpec, TableSpec
 
 __all__ = [
+    "AlertsSpec",
     "Config",
+    "LineageSpec",
     "PipelineSpec",
+    "ServiceSpec",
     "SparkSpec",
     "TableSpec",
     "check_targets",
+    "config_files",
     "format_duration",
     "load_config",
     "parse_duration",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,19 +11,36 @@ from typing import Any
 from yaml.nodes import Node, ScalarNode, SequenceNode
 
 from strandline.config import values
-from strandline.config.reader import Place, Problems, Reader, find_file, normal
-from strandline.config.specs import Config, PipelineSpec, SparkSpec, TableSpec, keys
+from strandline.config.reader import Place, Problems, Reader, find_file, normal, suggest
+from strandline.config.specs import (
+    NAME,
+    AlertsSpec,
+    Config,
+    LineageSpec,
+    Part,
+    PipelineSpec,
+    ServiceSpec,
+    SparkSpec,
+    TableSpec,
+    keys,
+)
 from strandline.core.errors import ConfigError
 from strandline.core.table import Mode, Table
 from strandline.endpoint import Endpoint
 from strandline.secrets import Redactor
+from strandline.service.schedule import After
 
 DEFAULT_STATE = "sqlite:///.strandline/state.db"
-_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _ONE_TABLE = ("name", "query", "target")  # keys that cannot be the default of many tables
 _TABLE_KEYS = keys(TableSpec)
 DEFAULTS_KEYS = {name: key for name, key in _TABLE_KEYS.items() if name not in _ONE_TABLE}
 _PIPELINE_KEYS = keys(PipelineSpec)
+_PARTS: dict[str, type[Part]] = {
+    "spark": SparkSpec,
+    "service": ServiceSpec,
+    "alerts": AlertsSpec,
+    "lineage": LineageSpec,
+}
 
 
 @dataclass(frozen=True)
@@ -56,12 +72,14 @@ def load_config(
     pipelines = _Pipelines()
     if "pipelines" in given:
         pipelines.read(reader, given.pop("pipelines"))
-    for other in _included(reader, given.pop("include", ())):
-        _include(other, pipelines)
+    for other in _matched(found, found.parent, given.get("include", ())):
+        _include(replace(reader, path=other), pipelines)
     if not pipelines.specs and not problems.found:
         reader.problem(top, 'there are no pipelines; add some under "pipelines:"')
-    if "spark" in given:
-        given["spark"] = _spark(reader, given["spark"])
+    for name, spec in _PARTS.items():
+        if name in given:
+            given[name] = _part(reader, given[name], name, spec)
+    pipelines.check_order(problems)
     for first, second in _conflicts(pipelines.claims):
         problems.add(second.place or Place(reader.path.name), _conflict_text(first, second))
     problems.stop(redactor)
@@ -75,6 +93,14 @@ def check_targets(pairs: Iterable[tuple[str, Table]]) -> None:
     texts = [_conflict_text(first, second) for first, second in _conflicts(claims)]
     if texts:
         raise ConfigError("\n".join(texts), docs="docs/configuration.md")
+
+
+def _claimed(target: Endpoint, table: TableSpec) -> str:
+    """Where a table's copy lies; one without a schema lies in the target's."""
+    name, schema = table.target or table.name, target.options.get("schema")
+    if target.scheme == "kafka":
+        return f"{target}{target.options.get('topic', '{table}').replace('{table}', name)}"
+    return f"{target}/{schema}.{name}" if schema and "." not in name else f"{target}/{name}"
 
 
 def _conflicts(claims: Iterable[_Claim]) -> Iterator[tuple[_Claim, _Claim]]:
@@ -93,10 +119,15 @@ def _conflict_text(first: _Claim, second: _Claim) -> str:
     )
 
 
-def _included(reader: Reader, patterns: Iterable[str]) -> Iterator[Reader]:
-    seen = {reader.path}
+def config_files(config: Config) -> list[Path]:
+    """The files that the config is read from, as its patterns match now."""
+    return [config.path, *_matched(config.path, config.root, config.include)]
+
+
+def _matched(main: Path, root: Path, patterns: Iterable[str]) -> Iterator[Path]:
+    seen = {main}
     for pattern in patterns:
-        path = reader.root / pattern
+        path = root / pattern
         if any(mark in pattern for mark in "*?["):
             matched = sorted(Path(path.anchor).glob(str(path.relative_to(path.anchor))))
         else:
@@ -104,7 +135,7 @@ def _included(reader: Reader, patterns: Iterable[str]) -> Iterator[Reader]:
         for found in map(normal, matched):
             if found not in seen:
                 seen.add(found)
-                yield replace(reader, path=found)
+                yield found
 
 
 def _include(reader: Reader, pipelines: _Pipelines) -> None:
@@ -118,12 +149,20 @@ def _include(reader: Reader, pipelines: _Pipelines) -> None:
             reader.problem(key_node, f'"{name}" in an included file; only "pipelines" may stand here')
 
 
-def _spark(reader: Reader, node: Node) -> SparkSpec:
+def _part(reader: Reader, node: Node, name: str, spec: type[Part]) -> Part:
+    """A group of keys of the top level; as if it were empty where a problem was noted."""
     try:
-        return SparkSpec(**reader.group(keys(SparkSpec), node, "spark"))
+        found = reader.group(keys(spec), node, name)
+        if name == "alerts" and not node.value:
+            raise ConfigError("names no webhook, command or apprise")
+        if name == "spark" and "remote" in found and ("master" in found or "warm" in found):
+            raise ConfigError("remote is a Spark that runs already; master and warm say how to start one")
+        if name == "lineage" and ("url" in found) == ("file" in found) and len(found) == len(node.value):
+            raise ConfigError("names one of url and file")
+        return spec(**found)
     except ConfigError as error:
-        reader.problem(node, f"spark: {error.message}")
-        return SparkSpec()
+        reader.problem(node, f"{name}: {error.message}")
+        return spec()
 
 
 class _Pipelines:
@@ -133,6 +172,20 @@ class _Pipelines:
         self.specs: dict[str, PipelineSpec] = {}
         self.claims: list[_Claim] = []
         self._places: dict[str, Place] = {}
+        self._follows: dict[str, tuple[str, Place]] = {}  # `after`, and where it is written
+
+    def check_order(self, problems: Problems) -> None:
+        """Whoever runs after another runs after one that exists, and not after itself."""
+        for name, (before, place) in self._follows.items():
+            where = f"pipelines.{name}.schedule: after {before}"
+            if before not in self._places:
+                problems.add(place, f"{where}: there is no such pipeline{suggest(before, self._places)}")
+            seen = [name]
+            while before in self._follows and before not in seen:
+                seen.append(before)
+                before = self._follows[before][0]
+            if before == name:
+                problems.add(place, f"{where}: each waits for the other ({' → '.join(reversed(seen))})")
 
     def read(self, reader: Reader, node: Node) -> None:
         try:
@@ -141,7 +194,7 @@ class _Pipelines:
             reader.problem(node, f"pipelines: {error.message}")
             return
         for name, (key_node, value) in pairs.items():
-            if not _NAME.fullmatch(name):
+            if not NAME.fullmatch(name):
                 reader.problem(key_node, f'"{name}" cannot name a pipeline; use letters, digits, "_", "." and "-"')
             elif name in self._places:
                 reader.problem(key_node, f'pipeline "{name}" is also in {self._places[name]}')
@@ -166,18 +219,29 @@ class _Pipelines:
         elif "target" not in written and "targets" not in written:
             reader.problem(key_node, f'{where} has no "target"')
         redshift = next((target for target in targets.values() if target.scheme == "redshift"), None)
-        if redshift is not None and "stage" not in written:
-            reader.problem(key_node, f'{where}: redshift loads from a stage; add "stage: s3://…"')
+        stage = given.get("stage")
+        if redshift is not None and (stage is None or stage.scheme != "s3"):
+            reader.problem(key_node, f'{where}: redshift loads from a stage on S3; write "stage: s3://…"')
+        kafka = any(target.scheme == "kafka" for target in targets.values())
         defaults = _defaults(reader, given.pop("defaults", None), f"{where}.defaults")
         if "barrier" in given:
             defaults.setdefault("lookback", values.parse_span(given["barrier"].removeprefix("lookback ")))
         found = _tables(reader, given.pop("tables", None), defaults, f"{where}.tables")
+        for table, line in found:
+            if kafka and table.mode is Mode.SNAPSHOT:
+                reader.problem(
+                    line,
+                    f"{where}: {table.name}: a topic cannot be replaced, so mode: snapshot has no meaning there; "
+                    "write mode: merge with a cursor, and sync --full to publish everything again",
+                )
         if len(reader.problems.found) > before:
             return
         tables = tuple(table for table, _ in found)
         self.specs[name] = PipelineSpec(name=name, **{**given, "targets": targets, "tables": tables})
+        if isinstance(schedule := given.get("schedule"), After):
+            self._follows[name] = (schedule.pipeline, reader.place(written["schedule"][1]))
         self.claims += [
-            _Claim(f"{name}.{table.name}", f"{target}/{table.target or table.name}", table.shared, reader.place(line))
+            _Claim(f"{name}.{table.name}", _claimed(target, table), table.shared, reader.place(line))
             for table, line in found
             if not table.glob
             for target in targets.values()
@@ -192,7 +256,7 @@ def _targets(reader: Reader, given: dict[str, Any], where: str) -> dict[str, End
     targets = {}
     try:
         for name, (key_node, value) in reader.pairs(node, where).items():
-            if not _NAME.fullmatch(name):
+            if not NAME.fullmatch(name):
                 reader.problem(key_node, f'"{name}" cannot name a target; use letters, digits, "_", "." and "-"')
             try:
                 targets[name] = reader.value(values.endpoint("target"), value, f"{where}.{name}")

@@ -210,11 +210,6 @@ def is_null(node: Node) -> bool:
     return isinstance(node, ScalarNode) and node.tag == _TAG + "null"
 
 
-def scalar_kind(node: Node) -> str:
-    """ "str", "int", "bool", "float" … as YAML sees it."""
-    return str(node.tag).removeprefix(_TAG)
-
-
 def shown(path: Path) -> str:
     """The path as short as it is clear: relative where it lies below the working folder."""
     here = Path.cwd()

@@ -11,7 +11,18 @@ from typing import Any
 
 from strandline.config.load import DEFAULTS_KEYS
 from strandline.config.reader import Key
-from strandline.config.specs import Config, PipelineSpec, SparkSpec, Spec, TableSpec, default_text, keys
+from strandline.config.specs import (
+    AlertsSpec,
+    Config,
+    LineageSpec,
+    PipelineSpec,
+    ServiceSpec,
+    SparkSpec,
+    Spec,
+    TableSpec,
+    default_text,
+    keys,
+)
 
 
 def json_schema() -> dict[str, Any]:
@@ -27,6 +38,9 @@ def json_schema() -> dict[str, Any]:
             "table": _object(keys(TableSpec), required=("name",), null=True),
             "defaults": _object(DEFAULTS_KEYS),
             "spark": _object(keys(SparkSpec)),
+            "service": _object(keys(ServiceSpec)),
+            "alerts": {**_object(keys(AlertsSpec)), "minProperties": 1},
+            "lineage": {**_object(keys(LineageSpec)), "oneOf": [{"required": ["url"]}, {"required": ["file"]}]},
         },
     }
 

@@ -9,17 +9,20 @@ import re
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 from yaml.nodes import MappingNode, Node, SequenceNode
 
+from strandline.alerts.webhook import Webhook
 from strandline.config.duration import PATTERN, parse_duration
-from strandline.config.reader import Reader, Type, scalar_kind, suggest
+from strandline.config.reader import Reader, Type, suggest
+from strandline.core.attention import Freshness
 from strandline.core.errors import ConfigError
 from strandline.core.table import MaxStall
 from strandline.endpoint import ROLES, Endpoint
 from strandline.secrets import looks_secret
+from strandline.service import schedule as schedules
 
-_MAX_DEPTH = 20
 _TEXT = {"type": ["string", "number", "boolean"]}
 _TRUE, _FALSE = ("true", "yes", "on"), ("false", "no", "off")
 _WHOLE = {"anyOf": [{"type": "integer"}, {"type": "string", "pattern": r"^(-?[0-9]+|.*\$\{.*)$"}]}
@@ -154,38 +157,126 @@ stall = Type(
 )
 
 
-def _every(reader: Reader, node: Node, _where: str) -> timedelta:
-    word = reader.text(node)
-    if not word.startswith("every "):
-        raise ConfigError("is written every 1d")
-    return parse_duration(word.removeprefix("every "))
+_TIMED = r"^\s*(every |(using |USING )?(cron |CRON )?[0-9*])"
+schedule = Type(
+    lambda reader, node, _where: schedules.parse(reader.text(node)),
+    {"type": "string", "pattern": rf"{_TIMED}|^\s*(after \S+|manual)\s*$|\$\{{"},
+)
+timed = Type(
+    lambda reader, node, _where: schedules.parse_timed(reader.text(node)),
+    {"type": "string", "pattern": rf"{_TIMED}|\$\{{"},
+)
+checking = Type(lambda reader, node, _where: schedules.parse_checking(reader.text(node)), timed.schema)
 
 
-every = Type(_every, {"type": "string", "pattern": r"^every |\$\{"})
+_PERIODS = {"minute": timedelta(minutes=1), "hour": timedelta(hours=1), "day": timedelta(days=1)}
 
 
-def _plain(reader: Reader, node: Node, where: str, depth: int = 0) -> Any:
-    """Any YAML, as Python values; variables filled in, secrets registered."""
-    if depth > _MAX_DEPTH:
-        raise ConfigError(f"is nested more than {_MAX_DEPTH} deep")
+def _freshness(reader: Reader, node: Node, where: str) -> Freshness:
+    parts = reader.pairs(node, where)
+    if not parts or not set(parts) <= {"warn_after", "error_after"}:
+        raise ConfigError("is written {warn_after: {count: 10, period: minute}, error_after: {count: 1, period: hour}}")
+    limits = {}
+    for name, (_, value) in parts.items():
+        limit = reader.pairs(value, f"{where}.{name}")
+        if set(limit) != {"count", "period"}:
+            raise ConfigError(f"{name} is written {{count: 10, period: minute}}")
+        count = whole(1).parse(reader, limit["count"][1], where)
+        period = choice(*_PERIODS).parse(reader, limit["period"][1], where)
+        try:
+            limits[name] = count * _PERIODS[period]
+        except OverflowError:
+            raise ConfigError(f"{name} is too long") from None
+    return Freshness(**limits)
+
+
+_LIMIT = {
+    "type": "object",
+    "properties": {"count": _WHOLE, "period": {"enum": list(_PERIODS)}},
+    "required": ["count", "period"],
+    "additionalProperties": False,
+}
+freshness = Type(
+    _freshness,
+    {
+        "type": "object",
+        "properties": {"warn_after": _LIMIT, "error_after": _LIMIT},
+        "minProperties": 1,
+        "additionalProperties": False,
+    },
+)
+
+
+def _words(reader: Reader, node: Node, where: str) -> tuple[str, ...]:
+    if not isinstance(node, SequenceNode) or not node.value:
+        raise ConfigError("should be a list of words: [notify, --now]")
+    return tuple(_text(reader, part, where) for part in node.value)
+
+
+words = Type(_words, {"type": "array", "items": _TEXT, "minItems": 1})
+
+
+def _hidden(reader: Reader, node: Node, where: str) -> tuple[str, ...]:
+    found = _names(reader, node, where)
+    for address in found:
+        reader.redactor.register(address)
+    return found
+
+
+hidden = Type(_hidden, names.schema)
+"""Names that are secrets as they are: addresses that hold tokens anywhere."""
+_LONG_PATH = 12  # from here on it may be what gives access
+
+
+def _webhook(reader: Reader, node: Node, where: str) -> Webhook:
+    secret = ""
     if isinstance(node, MappingNode):
-        return {
-            name: _plain(reader, value, f"{where}.{name}", depth + 1)
-            for name, (_, value) in reader.pairs(node, where).items()
-        }
-    if isinstance(node, SequenceNode):
-        return [_plain(reader, value, where, depth + 1) for value in node.value]
-    kind = scalar_kind(node)
-    if kind == "null":
-        return None
-    word = reader.text(node, where.rpartition(".")[2])
-    if kind == "bool":
-        return word.lower() in _TRUE
-    number = _integer(word) if kind == "int" else None
-    return word if number is None else number
+        parts = reader.pairs(node, where)
+        if "url" not in parts or not set(parts) <= {"url", "secret"}:
+            raise ConfigError("is written https://… or {url: https://…, secret: …}")
+        if "secret" in parts:
+            secret = _text(reader, parts["secret"][1], f"{where}.secret")
+        node = parts["url"][1]
+    url = _text(reader, node, where)
+    reader.redactor.register(url)
+    behind = url.partition("://")[2].partition("/")[2]
+    if len(behind) >= _LONG_PATH:
+        reader.redactor.register(behind)
+    _check_http(url, "give the receiver a token in the path, or sign with a secret")
+    return Webhook(url, secret)
 
 
-anything = Type(_plain, {})
+def _check_http(url: str, instead: str) -> None:
+    address = urlsplit(url)
+    if address.scheme not in ("http", "https") or not address.hostname:
+        raise ConfigError("is no address of the kind https://host/path")
+    if "@" in address.netloc:
+        raise ConfigError(f"has a login in its address; {instead}")
+
+
+def _collector(reader: Reader, node: Node, where: str) -> str:
+    url = _text(reader, node, where)
+    reader.redactor.register(urlsplit(url).query)
+    _check_http(url, "give the collector a token: lineage.token")
+    return url
+
+
+_HTTP = {"type": "string", "pattern": r"^https?://|\$\{"}
+collector = Type(_collector, _HTTP)
+webhook = Type(
+    _webhook,
+    {
+        "anyOf": [
+            _HTTP,
+            {
+                "type": "object",
+                "properties": {"url": _HTTP, "secret": _TEXT},
+                "required": ["url"],
+                "additionalProperties": False,
+            },
+        ]
+    },
+)
 
 
 def _settings(reader: Reader, node: Node, where: str) -> dict[str, str]:

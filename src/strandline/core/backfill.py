@@ -9,13 +9,13 @@ from __future__ import annotations
 from strandline.core.errors import ChangedError, SourceError, StrandlineError, WindowError
 from strandline.core.plan import Ask, Planned, check_comparable, check_unchanged
 from strandline.core.position import Reason, TablePlan
-from strandline.core.protocols import Source
+from strandline.core.protocols import Plannable
 from strandline.core.table import Mode, Table
 from strandline.core.watermark import Watermark
 from strandline.core.window import Window
 
 
-def plan_backfill(source: Source, ask: Ask, low: str | None, high: str | None, *, run_id: str = "") -> Planned:
+def plan_backfill(source: Plannable, ask: Ask, low: str | None, high: str | None, *, run_id: str = "") -> Planned:
     """The plan that reads `[low, high)` again: from the beginning and up to the watermark where no bound is given.
 
     Raises what speaks against it. A plan without slices: there is no row in that range.

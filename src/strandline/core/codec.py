@@ -11,6 +11,7 @@ from strandline.core.errors import StateError, WindowError
 from strandline.core.position import Gap, Holder, Overlap, Position, Reason, Stall, Status, TablePlan
 from strandline.core.protocols import Record
 from strandline.core.records import COUNTS
+from strandline.core.table import SYNC
 from strandline.core.watermark import Kind, Watermark
 from strandline.core.window import KeyHash, KeyRange, Part, Repair, Slice, Window
 
@@ -29,9 +30,10 @@ def position_record(position: Position) -> Record:
         "last_kind": last.kind.value if last else "",
         "status": position.status.value,
         "error": position.error,
+        "remedy": position.remedy if position.error else "",
         "run_id": position.run_id,
         "observed": position.observed,
-        "marks": json.dumps(_marks_json(position), sort_keys=True),
+        "marks": json.dumps({**_marks_json(position), **_said(position)}, sort_keys=True),
         "batch": position.batch.to_json() if position.batch else None,
         "intent": position.intent.to_json() if position.intent else None,
         "plan": json.dumps(plan_json(position.plan)) if position.plan else None,
@@ -74,8 +76,12 @@ def record_position(record: Record) -> Position:
             measures=dict(json.loads(fields["measures"])),
             schema=fields["schema_text"],
             observed=fields["observed"],
-            **_json_marks(json.loads(fields["marks"] or "{}")),
+            **_json_marks(marks := json.loads(fields["marks"] or "{}")),
+            due=marks.get("due", ""),
+            patience=marks.get("patience", 0.0),
+            strategy=marks.get("strategy", ""),
             error=fields["error"],
+            remedy=fields["remedy"] or "",
             run_id=fields["run_id"],
             updated_at=fields["updated_at"],
             revision=record.revision,
@@ -86,10 +92,12 @@ def record_position(record: Record) -> Position:
 
 def _unreadable(record: Record, why: str) -> StateError:
     pipeline, table, stage = record.key
+    which = f"-p {pipeline} -t {table}" + ("" if stage in (SYNC, "") else f" --stage {stage}")
     return StateError(
         f"the stored position of stage {stage or 'unknown'} cannot be read ({why})",
         where=f"{pipeline}.{table}",
-        remedy="Restore it: strandline watermark import --from-target, or strandline watermark set",
+        remedy=f"Take the target's word:   strandline watermark import --from-target {which}\n"
+        f"Or say where to go on:   strandline watermark set {which}",
     )
 
 
@@ -110,6 +118,7 @@ def plan_json(plan: TablePlan) -> Json:
         **_marks_json(plan),
         "proven": plan.proven,
         "note": plan.note,
+        "columns": plan.columns,
         "held_by": asdict(plan.held_by) if plan.held_by else None,
         "slices": [_slice_json(part) for part in plan.slices],
     }
@@ -132,8 +141,15 @@ def json_plan(raw: Json) -> TablePlan:
         **_json_marks(raw),
         proven=raw["proven"],
         note=raw["note"],
+        columns=raw.get("columns", ""),
         held_by=Holder(**raw["held_by"]) if raw["held_by"] else None,
     )
+
+
+def _said(position: Position) -> Json:
+    """What the config says of its runs, for whoever looks at the state alone."""
+    said = {"due": position.due, "patience": position.patience, "strategy": position.strategy}
+    return {name: value for name, value in said.items() if value}
 
 
 def _marks_json(of: Position | TablePlan) -> Json:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from strandline.core.table import Table
-from strandline.core.watermark import Watermark
+from strandline.core.watermark import Cursor, Kind, Watermark
 from strandline.core.window import KeyHash, KeyRange, Part
 
 Key = tuple[str | None, ...]  # the canonical text of each key column
@@ -93,9 +93,23 @@ class Comparison:
     hash: str = "md5"  # of texts, where rows are summed and keys fall into buckets: one that both systems know
 
     @property
+    def cursor(self) -> Cursor | None:
+        """The column that tells which rows lie below the watermark; None: that is a version, or all rows are compared
+        as they are."""
+        cursor = self.table.cursor
+        if cursor is None or cursor.kind is Kind.VERSION:
+            return None
+        return cursor if self.high is None or self.high.kind is cursor.kind else None
+
+    @property
     def forms(self) -> tuple[str, ...]:
         """Of the key, as a repair's plan keeps them."""
         return tuple(str(form) for _, form in self.key)
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the key enters a row's sum as a number."""
+        return self.ranged and self.key[0][1].kind in _NUMBERS
 
     @property
     def numbers(self) -> tuple[tuple[str, Form], ...]:
@@ -103,9 +117,13 @@ class Comparison:
         return tuple(pair for pair in self.columns if pair[1].kind in _NUMBERS) if self.key else ()
 
     @property
-    def texts(self) -> tuple[tuple[str, Form], ...]:
-        """The key, and the columns that enter a row's sum as text."""
-        return self.key + tuple(pair for pair in self.columns if pair not in self.numbers)
+    def texts(self) -> tuple[tuple[tuple[str, Form], ...], ...]:
+        """Columns that enter a row's sum as text, those together that are hashed as one: a key that is text with
+        everything else; beside one that is a number each alone, where a hash costs less than joining its texts."""
+        texts = tuple(pair for pair in self.columns if pair not in self.numbers)
+        if not self.numbered:
+            return (self.key + texts,)
+        return tuple((pair,) for pair in texts) if self.hash == "crc32" else (texts,) if texts else ()
 
 
 @dataclass(frozen=True)
@@ -139,6 +157,11 @@ class Cut:
     @property
     def high(self) -> int:
         return self.low + self.width * self.count
+
+    @property
+    def whole(self) -> bool:
+        """Whether every row is in the one bucket: then nobody needs to find it."""
+        return self.count == 1 and not self.column
 
     def part(self, bucket: int) -> KeyRange:
         if bucket < 0:

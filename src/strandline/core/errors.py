@@ -46,17 +46,20 @@ class StrandlineError(Exception):
     def __str__(self) -> str:
         return f"{self.where}: {self.message}" if self.where else self.message
 
+    @property
+    def advice(self) -> str:
+        """Why, what to do, where to read: what is kept beside the message."""
+        tail = "\n".join(filter(None, (self.remedy, f"Docs: {self.docs}" if self.docs else "")))
+        return "\n\n".join(filter(None, (self.why, tail)))
+
     def explain(self) -> str:
-        """The whole text a person sees: what, why, what to do, where to read."""
-        parts = [str(self)]
-        if self.why:
-            parts.append(_indent(self.why))
-        tail = [self.remedy] if self.remedy else []
-        if self.docs:
-            tail.append(f"Docs: {self.docs}")
-        if tail:
-            parts.append(_indent("\n".join(tail)))
-        return "\n\n".join(parts)
+        """The whole text a person sees."""
+        return explained(str(self), self.advice)
+
+
+def explained(message: str, advice: str) -> str:
+    """What happened, and below it what to do about it."""
+    return f"{message}\n\n{_indent(advice)}" if advice else message
 
 
 def _indent(text: str) -> str:
@@ -112,7 +115,9 @@ class WindowError(StrandlineError):
 
 
 class TransientError(StrandlineError):
-    pass
+    def __init__(self, message: str, *, where: str = "", why: str = "", remedy: str = "", docs: str = "") -> None:
+        remedy = remedy or "Check that everything it needs is up; the next run goes on from here."
+        super().__init__(message, where=where, why=why, remedy=remedy, docs=docs)
 
 
 class CommitUnknownError(TransientError):

@@ -50,7 +50,7 @@ class Held(TableEvent):
 
 @dataclass(frozen=True)
 class Intended(TableEvent):
-    """The intent is stored; the sink has not been touched."""
+    """An intent that stands for the batch is stored; the sink has not been touched."""
 
     batch: Batch
     slice: Slice
@@ -76,7 +76,7 @@ class BatchApplied(TableEvent):
 
 @dataclass(frozen=True)
 class Committed(TableEvent):
-    """The watermark moved."""
+    """The batch is in the stored position: the watermark moved."""
 
     batch: Batch
     applied: Applied

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 
 from strandline.core.codec import resumed
 from strandline.core.errors import ChangedError, SourceError, StateError, StrandlineError, WindowError
+from strandline.core.once import Once
 from strandline.core.position import Gap, Holder, Horizon, Overlap, Position, Reason, Stall, TablePlan
-from strandline.core.protocols import Source
+from strandline.core.protocols import Numbered, Plannable
 from strandline.core.stall import past_stall, refuse_gap, went_back
 from strandline.core.table import Mode, Table
 from strandline.core.watermark import Kind, Watermark
@@ -27,16 +28,17 @@ class Planned:
     plan: TablePlan
     measures: Mapping[str, str]
     error: StrandlineError | None = None
+    full: bool = False  # the target was to be replaced from the beginning
 
     def resting(self) -> Position:
-        """The position as a table without work leaves it."""
+        """The position as a table without work leaves it; one that was made to start anew is not kept."""
         match self.plan.reason:
             case Reason.NOTHING_NEW:
                 return self.position.skipped(self.plan, self.measures)
             case Reason.HELD:
                 return self.position.held(self.plan)
             case Reason.STOPPED if not isinstance(self.error, StateError):  # what cannot be read is not written over
-                return self.position.failed(str(self.error))
+                return self.position.failed(str(self.error), self.error.advice if self.error else "")
         return self.position
 
 
@@ -57,8 +59,19 @@ class Ask:
     error: StrandlineError | None = None
 
 
+def make_plans(
+    source: Plannable, targets: Sequence[Sequence[Ask]], *, run_id: str = "", limit: int | None = None, now: str = ""
+) -> list[list[Planned]]:
+    """As `make_plan`, for several targets of one source: one barrier stands for all of them, and tables that stand at
+    the same place in several are asked about, and cut, once."""
+    if len(targets) > 1:
+        fresh = {ask.table.name: ask.table for asks in targets for ask in asks if _standing(ask) is None}
+        source = Once(source, list(fresh.values()))
+    return [make_plan(source, asks, run_id=run_id, limit=limit, now=now) for asks in targets]
+
+
 def make_plan(
-    source: Source, asks: Sequence[Ask], *, run_id: str = "", limit: int | None = None, now: str = ""
+    source: Plannable, asks: Sequence[Ask], *, run_id: str = "", limit: int | None = None, now: str = ""
 ) -> list[Planned]:
     """One plan per table, in the given order. One table's trouble is its own: the others are planned all the same.
 
@@ -80,10 +93,10 @@ def make_plan(
 def _standing(ask: Ask) -> Planned | None:
     """What needs no look at the source: a table that is busy, has changed, or has a plan open."""
     table, position = ask.table, ask.position
+    if ask.busy:  # before any error: whoever is at work would lose the position that the error is written to
+        return _planned(ask, Reason.BUSY, note=ask.busy)
     if ask.error:
         return _stopped(ask, ask.error)
-    if ask.busy:
-        return _planned(ask, Reason.BUSY, note=ask.busy)
     if ask.full:
         return None
     try:
@@ -129,7 +142,7 @@ class _Open:
         return replace(self.unchanged(), gap=self.gap and replace(self.gap, low=self.read.low), known=None)
 
 
-def _plan_fresh(source: Source, asks: Sequence[Ask], run_id: str, limit: int | None, now: str) -> list[Planned]:
+def _plan_fresh(source: Plannable, asks: Sequence[Ask], run_id: str, limit: int | None, now: str) -> list[Planned]:
     horizons = source.horizons([ask.table for ask in asks]) if asks else {}
     plans: dict[str, Planned] = {}
     opened: dict[str, _Open] = {}
@@ -173,11 +186,14 @@ def _opening(ask: Ask, found: Horizon, now: str) -> _Open | Planned:
     horizon, stall, gap = past_stall(table, position, found)
     if horizon.held_by is not None:
         gap = gap or position.gap  # closed only when nothing is in the way any more
+    _check_not_behind(ask, horizon)
     window = next_window(ask, horizon)
     _check_rereading(table, horizon, gap)
     if window is None:
         reason = Reason.HELD if horizon.held_by else Reason.NOTHING_NEW
         note, gap = _behind(ask, horizon), position.gap
+        if table.identity:  # what was read last is still what was read last, however early `as_of` is
+            horizon = replace(horizon, observed=position.observed)
         return _planned(ask, reason, horizon=horizon, note=note, stall=stall, gap=gap, now=now)
     start, again = None, position.gap
     if gap is not None and position.watermark is None and position.gap is None:
@@ -216,13 +232,28 @@ def _at_once(table: Table, horizon: Horizon) -> bool:
     return table.mode is Mode.SNAPSHOT and not versions
 
 
+def _check_not_behind(ask: Ask, horizon: Horizon) -> None:
+    """Versions of one table only rise: if it has fewer than were read, it is a copy that was brought back."""
+    mark, reach = ask.position.watermark, horizon.reach
+    if ask.full or not ask.table.identity or mark is None or reach is None or reach >= mark:
+        return
+    raise ChangedError(
+        f"it has no more than {reach} versions, and {mark} were read: an older state of it was brought back",
+        where=ask.table.where_text,
+        why="Versions to come will bear numbers that were read already, so nothing was moved.",
+        remedy=f"Load it again from the beginning:   strandline sync --full -t {ask.table.name}",
+        docs="docs/sources-delta.md#replaced",
+    )
+
+
 def _behind(ask: Ask, horizon: Horizon) -> str:
     if horizon.high is None or horizon.note:
         return horizon.note
-    return f"the source is behind the watermark {ask.position.watermark}: it can be read up to {horizon.high} only"
+    low = f"the watermark {mark}" if (mark := ask.position.watermark) else f"initial: {ask.table.initial}"
+    return f"the source is behind {low}: it can be read up to {horizon.high} only"
 
 
-def _without_unchanged(source: Source, opened: dict[str, _Open]) -> dict[str, _Open]:
+def _without_unchanged(source: Plannable, opened: dict[str, _Open]) -> dict[str, _Open]:
     """A range that holds what it held when it was last read is not read again."""
     asked = {name: (part.ask.table, window) for name, part in opened.items() if (window := _seen(part))}
     found = source.fingerprints(asked) if asked else {}
@@ -244,7 +275,7 @@ def _seen(part: _Open) -> Window | None:
     return Window(seen.window.low, mark) if covered else None
 
 
-def _without_gaps(source: Source, opened: dict[str, _Open]) -> tuple[dict[str, _Open], dict[str, Planned]]:
+def _without_gaps(source: Plannable, opened: dict[str, _Open]) -> tuple[dict[str, _Open], dict[str, Planned]]:
     """Append mode cannot look at a range again: it goes on if no row stands there, and stops if one does."""
     gaps = {
         name: (part.ask.table, Window(gap.low and min(gap.low, mark), mark))
@@ -264,7 +295,7 @@ def _without_gaps(source: Source, opened: dict[str, _Open]) -> tuple[dict[str, _
     return kept, stopped
 
 
-def _pending(source: Source, opened: Mapping[str, _Open]) -> Mapping[str, int | StrandlineError | None]:
+def _pending(source: Plannable, opened: Mapping[str, _Open]) -> Mapping[str, int | StrandlineError | None]:
     asked = {
         name: (part.ask.table, part.read)
         for name, part in opened.items()
@@ -277,7 +308,7 @@ def _may_lack_cursor(table: Table) -> bool:
     return table.cursor is not None and table.cursor.nullable
 
 
-def _with_work(source: Source, part: _Open, rows: int | None, run_id: str, limit: int | None, now: str) -> Planned:
+def _with_work(source: Plannable, part: _Open, rows: int | None, run_id: str, limit: int | None, now: str) -> Planned:
     waits = part.waits(limit)
     part = part.beyond() if waits else part
     ask, horizon, window = part.ask, part.horizon, part.window
@@ -296,7 +327,7 @@ def _with_work(source: Source, part: _Open, rows: int | None, run_id: str, limit
         slices = source.slices(table, window, rows, limit)
         window = Window(window.low, slices[-1].window.high)
         slices = _with_nulls(table, (replace(slices[0], read_from=part.start), *slices[1:]))
-    reason = Reason.FIRST_LOAD if first or ask.full else Reason.INCREMENTAL
+    reason = Reason.FIRST_LOAD if (first and position.epoch == 1) or ask.full else Reason.INCREMENTAL
     plan = TablePlan(
         table.name,
         table.stage,
@@ -307,7 +338,7 @@ def _with_work(source: Source, part: _Open, rows: int | None, run_id: str, limit
         run_id=run_id,
         first=first and not table.shared,
         replace=whole,
-        observed=horizon.observed,
+        observed=observed_below(source, table, window.high, horizon),
         observed_at=now,
         proven=horizon.proven,
         held_by=horizon.held_by,
@@ -315,8 +346,18 @@ def _with_work(source: Source, part: _Open, rows: int | None, run_id: str, limit
         gap=_left_open(part, window.high),
         overlap=None if whole else position.overlap if waits else _overlap(source, part, window.high),
         note=horizon.note or (part.gap.why if part.gap else ""),
+        columns=table.columns_changed(position.schema),
     )
-    return Planned(table, position, plan, ask.measures)
+    return Planned(table, position, plan, ask.measures, full=ask.full)
+
+
+def observed_below(source: Plannable, table: Table, high: Watermark, horizon: Horizon) -> str:
+    """What the position remembers of the source once all below `high` is read. For a table's own versions that is the
+    commit of the last one of them: lag is measured from it, and a plan may end below the horizon."""
+    if not table.identity or high == horizon.high or not isinstance(source, Numbered):
+        return horizon.observed
+    until = source.extent(table, Window(None, high)).until
+    return until.text if until else horizon.observed
 
 
 def _left_open(part: _Open, high: Watermark) -> Gap | None:
@@ -332,7 +373,7 @@ def _tile(position: Position, window: Window) -> Window:
     return window if position.watermark is None else Window(position.watermark, window.high)
 
 
-def _overlap(source: Source, part: _Open, high: Watermark) -> Overlap | None:
+def _overlap(source: Plannable, part: _Open, high: Watermark) -> Overlap | None:
     """What the range that the next run looks at again holds now, before it is read: whoever writes there later is
     seen by the next run. None where nothing will be looked at again, or where it cannot be told."""
     table, gap = part.ask.table, part.gap
@@ -409,6 +450,13 @@ def _check_rereading(table: Table, horizon: Horizon, gap: Gap | None) -> None:
 
 def check_comparable(table: Table, why: str) -> None:
     """SourceError where a row that is read again could overwrite a newer one: the target has no cursor to compare."""
+    if table.cursor is not None and table.cursor.kind is Kind.VERSION:
+        raise SourceError(
+            f"{why} reads changes again, and an older one could overwrite a newer row: versions are not in the target",
+            where=table.where_text,
+            remedy="Name the column that tells which row is newer (cursor: COLUMN), or load the table again: "
+            f"strandline sync --full -t {table.name}",
+        )
     if table.cursor is None or all(column.name != table.cursor.column for column in table.columns):
         raise SourceError(
             f"{why} reads rows again, and without the cursor column in the target a newer row could be overwritten",
@@ -444,8 +492,9 @@ def _planned(
         gap=gap,
         overlap=position.overlap,
         note=note or (horizon.note if horizon else ""),
+        columns=ask.table.columns_changed(position.schema) if horizon else "",
     )
-    return Planned(ask.table, position, plan, ask.measures)
+    return Planned(ask.table, position, plan, ask.measures, full=ask.full)
 
 
 def _stopped(ask: Ask, error: StrandlineError, held_by: Holder | None = None) -> Planned:

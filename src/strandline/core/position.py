@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -10,6 +10,9 @@ from enum import StrEnum
 from strandline.core.batch import Applied, Batch
 from strandline.core.watermark import Watermark
 from strandline.core.window import Slice, Window
+
+TRACKED = "tracker"
+"""What a position measures as its target where the writes are the caller's own: it is no watermark of a copy."""
 
 
 class Status(StrEnum):
@@ -115,6 +118,7 @@ class TablePlan:
     gap: Gap | None = None  # what stays open once the plan is done
     overlap: Overlap | None = None
     note: str = ""
+    columns: str = ""  # how the source's columns changed since it was last read
     error: str = ""
 
     @property
@@ -149,20 +153,25 @@ class Position:
     stall: Stall | None = None
     gap: Gap | None = None
     overlap: Overlap | None = None
+    due: str = ""  # when a whole run will have been missed, where the pipeline says how often it runs
+    patience: float = 0.0  # seconds that a plan may stay open before it is stuck, where its job says so
+    strategy: str = ""  # how much of it the last run did at once
     error: str = ""
+    remedy: str = ""  # of that error
     run_id: str = ""
     updated_at: str = ""
     revision: int = 0
 
     def planned(self, plan: TablePlan, measures: dict[str, str], schema: str, run_id: str) -> Position:
         """`run_id`: who carries it out now; the plan names who wrote it. A range that the plan passes over is open
-        from now on: its first slice moves the watermark into it, and the rest of the plan may be given up."""
+        from now on: its first slice moves the watermark into it, and the rest of the plan may be given up. A plan that
+        is carried out again keeps the columns it was made for: what changed since is told with the next."""
         return replace(
             self,
             plan=plan,
             status=Status.PLANNED,
             measures=measures,
-            schema=schema,
+            schema=self.schema if self.plan and self.schema else schema,
             stall=plan.stall,
             gap=self.gap or plan.gap,
             run_id=run_id,
@@ -191,6 +200,13 @@ class Position:
     def intending(self, batch: Batch) -> Position:
         return replace(self, intent=batch, status=Status.RUNNING)
 
+    def intending_next(self, store: str, attempt: str, *, told: bool = True) -> Position:
+        """With the next slice on its way, if the plan has one. `told`: the state knows of every batch before it."""
+        if self.plan is None or not self.plan.work:
+            return self
+        batch = self.next(self.plan.remaining[0], store, attempt)
+        return self.intending(batch if told else replace(batch, carried=self.totals))
+
     def committed(self, batch: Batch, applied: Applied) -> Position:
         """The watermark moves here and nowhere else."""
         plan = self.plan and replace(self.plan, done=self.plan.done + 1)
@@ -198,7 +214,7 @@ class Position:
         moved = replace(
             self,
             watermark=batch.watermark,
-            batch=batch,
+            batch=replace(batch, carried=None),  # it is told now
             intent=None,
             plan=plan,
             totals=totals,
@@ -207,6 +223,13 @@ class Position:
             error="",
         )
         return moved.completed() if plan and not plan.work else moved
+
+    def adopted(self, batches: Sequence[Batch], applied: Applied) -> Position:
+        """Several at once, which did this together."""
+        position = self
+        for batch in batches[:-1]:
+            position = position.committed(batch, Applied())
+        return position.committed(batches[-1], applied)
 
     def completed(self) -> Position:
         done = replace(self, plan=None, intent=None, status=Status.COMPLETED, error="")
@@ -230,9 +253,13 @@ class Position:
     def _after(self, plan: TablePlan) -> Position:
         return replace(self, observed=plan.observed, observed_at=plan.observed_at, gap=plan.gap, overlap=plan.overlap)
 
-    def failed(self, error: str) -> Position:
+    def failed(self, error: str, remedy: str = "") -> Position:
         """The plan and the intent stay: the next run carries them out as they are."""
-        return replace(self, status=Status.FAILED, error=error)
+        return replace(self, status=Status.FAILED, error=error, remedy=remedy)
+
+    def released(self) -> Position:
+        """Planned, and nobody is at work on it."""
+        return replace(self, intent=None, status=Status.PLANNED, error="")
 
     def moved(self, watermark: Watermark | None) -> Position:
         """By a person (`set`, `reset`, `import`): a new epoch, no plan, and the target untouched.

@@ -10,6 +10,7 @@ import getpass
 import os
 import re
 import socket
+from functools import cache
 from pathlib import Path
 
 _NAME = re.compile(r".*@(?P<host>[^ ]+) pid (?P<pid>\d+)(?P<where>.*)", re.DOTALL)
@@ -25,13 +26,23 @@ def user() -> str:
 
 def this_process() -> str:
     """`ann@web3 pid 4711 of 1c0e9f3a`: whose, where, which, and of which start of the machine."""
-    return f"{user()}@{socket.gethostname()} pid {os.getpid()}{_namespace()}"
+    return _named(os.getpid())
+
+
+@cache
+def _named(pid: int) -> str:
+    return f"{user()}@{socket.gethostname()} pid {pid}{_namespace(pid)}"
+
+
+def here() -> str:
+    """Where pids and ports count: this machine, this start of it."""
+    return f"{socket.gethostname()}{_namespace(os.getpid())}"
 
 
 def gone(process: str) -> bool:
     """Whether this process is certainly dead: it was here, and here is nobody of that number."""
     named = _NAME.fullmatch(process)
-    if named is None or named["host"] != socket.gethostname() or named["where"] != _namespace():
+    if named is None or named["host"] != socket.gethostname() or named["where"] != _namespace(os.getpid()):
         return False
     try:
         os.kill(int(named["pid"]), 0)
@@ -42,8 +53,9 @@ def gone(process: str) -> bool:
     return False
 
 
-def _namespace() -> str:
-    """Where the pid counts: this start of this machine, and in a container its process namespace."""
+@cache
+def _namespace(_: int) -> str:
+    """Where this process's pid counts: this start of this machine, and in a container its process namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
         name = str(Path("/proc/self/ns/pid").readlink())

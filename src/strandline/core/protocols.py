@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from strandline.core.batch import Applied, Batch, How, Receipt
 from strandline.core.compare import Comparison, Cut, Form, Key, Line, Reach, Sum
@@ -16,13 +16,35 @@ from strandline.core.errors import StrandlineError
 from strandline.core.position import Horizon
 from strandline.core.table import Table, TableInfo
 from strandline.core.watermark import Watermark
-from strandline.core.window import Part, Repair, Slice, Window
+from strandline.core.window import Extent, Part, Repair, Slice, Window
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Spark = Callable[[], "SparkSession"]
 """Gives the session, making it at the first call; a sink that needs none never calls it."""
+
+
+class Files(Protocol):
+    """Files that hold exactly some rows, for a sink whose database loads files by itself: no Spark starts."""
+
+    @property
+    def schema(self) -> str:
+        """Spark's JSON of their columns, the operation's among them, in the order that they have in the files."""
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """Every file's address (`s3://…`, `file:…`) and how many bytes it has."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows the files hold."""
+
+    def get(self, address: str) -> bytes:
+        """A file's bytes."""
+
+    def put(self, name: str, data: bytes) -> str:
+        """Keep a small object beside the files, until they are cleaned away; its address."""
 
 
 class Changes(Protocol):
@@ -49,7 +71,7 @@ class Changes(Protocol):
         the table's columns, and `op`; None where rows must pass through Spark."""
 
     @property
-    def files(self) -> Sequence[str] | None:
+    def files(self) -> Files | None:
         """Files that already hold exactly these rows; None where there are none."""
 
     def frame(self, spark: SparkSession) -> DataFrame:
@@ -94,24 +116,15 @@ class TargetSide(Side, Protocol):
     def close(self) -> None: ...
 
 
-class Source(Protocol):
-    """Where changes come from: it says how far it is safe to read, and gives a window of changes."""
+class Readable(Protocol):
+    """What carrying out a plan needs of a source."""
 
-    def identity(self) -> str:
-        """Which server and database this is, whatever its address (`system_identifier`, `server_uuid`)."""
+    def changes(self, table: Table, slice: Slice) -> Changes:
+        """The rows of a slice, lazily: nothing is read yet."""
 
-    warnings: list[tuple[str, str]]
-    """What `resolve` found worth saying, as (`table.name`, message): a cursor without an index, for one."""
 
-    def tables(self, patterns: Sequence[str], queries: Mapping[str, str]) -> dict[str, TableInfo | StrandlineError]:
-        """Every table and view that a name or glob matches, and every named query, in one or a few round trips.
-
-        The keys are the plain names and query names as given; what a glob matches is spelled as the glob is, with a
-        schema or without. A name that does not exist gets a SourceError with the nearest names; a glob may match none.
-        """
-
-    def resolve(self, table: Table, info: TableInfo, zone: str | None) -> Table:
-        """The table with cursor typed, key and columns settled; SourceError names what cannot be carried exactly."""
+class Plannable(Protocol):
+    """What planning asks a source."""
 
     def horizons(self, tables: Sequence[Table]) -> dict[str, Horizon | StrandlineError]:
         """ONE barrier for all tables, by `table.name`: nothing that could still commit below `high` is in flight.
@@ -136,8 +149,25 @@ class Source(Protocol):
         `limit`: slices that hold at least that many rows where there are that many, and end there.
         """
 
-    def changes(self, table: Table, slice: Slice) -> Changes:
-        """The rows of a slice, lazily: nothing is read yet."""
+
+class Source(Plannable, Readable, Protocol):
+    """Where changes come from: it says how far it is safe to read, and gives a window of changes."""
+
+    def identity(self) -> str:
+        """Which server and database this is, whatever its address (`system_identifier`, `server_uuid`)."""
+
+    warnings: list[tuple[str, str]]
+    """What `resolve` found worth saying, as (`table.name`, message): a cursor without an index, for one."""
+
+    def tables(self, patterns: Sequence[str], queries: Mapping[str, str]) -> dict[str, TableInfo | StrandlineError]:
+        """Every table and view that a name or glob matches, and every named query, in one or a few round trips.
+
+        The keys are the plain names and query names as given; what a glob matches is spelled as the glob is, with a
+        schema or without. A name that does not exist gets a SourceError with the nearest names; a glob may match none.
+        """
+
+    def resolve(self, table: Table, info: TableInfo, zone: str | None) -> Table:
+        """The table with cursor typed, key and columns settled; SourceError names what cannot be carried exactly."""
 
     def forms(self, table: Table) -> dict[str, Form | None]:
         """The form in which each column is compared with its copy; None: it cannot be."""
@@ -152,6 +182,14 @@ class Source(Protocol):
         """This source's side of a comparison."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Numbered(Protocol):
+    """A source whose windows are numbers, of batches or of versions."""
+
+    def extent(self, table: Table, window: Window) -> Extent:
+        """What is behind the numbers."""
 
 
 class Sink(Protocol):
@@ -257,3 +295,18 @@ class State(Protocol):
         """Drop history records whose first key part is below `before`; returns how many."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class JoinedState(State, Protocol):
+    """A state in an SQL database, which can also be written in a transaction that a caller has open there."""
+
+    shares: bool
+    """Whether other records can be written meanwhile; SQLite has one writer at a time."""
+
+    def put_in(self, connection: object, records: Sequence[Record]) -> list[Record]:
+        """As `put`, on the caller's connection and in its transaction, which decides. What is written by then in that
+        transaction stays; StateError if the connection has none open, or leads to another database."""
+
+    def read_in(self, connection: object, records: Sequence[Record]) -> list[Record]:
+        """These records as that connection's transaction sees them; none where it has no transaction open."""

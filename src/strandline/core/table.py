@@ -37,13 +37,17 @@ class TableInfo:
     columns: tuple[Column, ...]
     key: tuple[str, ...] = ()  # the primary key, or a unique key over NOT NULL columns
     unique: tuple[tuple[str, ...], ...] = ()  # every column set that the database keeps unique and not null
-    indexed: tuple[str, ...] = ()  # columns that lead an index
+    indexed: tuple[str, ...] | None = ()  # columns that lead an index; None: a database that has none, and needs none
     estimated_rows: int | None = None
     kind: str = "table"  # "table", "view", "materialized view", "foreign table" or "query"
     comment: str = ""
 
     def column(self, name: str) -> Column | None:
         return next((column for column in self.columns if column.name == name), None)
+
+    def lacks_index(self, column: str) -> bool:
+        """Whether finding values of a column takes reading the whole table."""
+        return self.indexed is not None and column not in self.indexed
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class Table:
     columns: tuple[Column, ...] = ()  # what is read, in order, before `transform`
     family: str = ""  # whose words the types of `columns` are: a database's name for itself
     comment: str = ""
+    identity: str = ""  # which table this is, whatever its name, where the source can tell
     select: tuple[str, ...] = ()  # the column list the user gave; empty: all
     query: str | None = None
     where: str | None = None
@@ -101,10 +106,23 @@ class Table:
             "where": self.where or "",
             "transform": self.transform or "",
             "deleted": self.deleted or "",
+            **({"table": self.identity} if self.identity else {}),
         }
 
     def schema_text(self) -> str:
         return json.dumps([[column.name, column.type] for column in self.columns])
+
+    def columns_changed(self, before: str) -> str:
+        """How the columns differ from those that `schema_text` wrote then, in words; empty: not at all, or unknown."""
+        if not before or before == self.schema_text():
+            return ""
+        was, now = dict(json.loads(before)), {column.name: column.type for column in self.columns}
+        words = [f"new column {name} ({kind})" for name, kind in now.items() if name not in was]
+        words += [f"column {name} is gone" for name in was if name not in now]
+        words += [
+            f"column {name} was {was[name]}, is {kind}" for name, kind in now.items() if was.get(name, kind) != kind
+        ]
+        return "; ".join(words) or "columns are in another order"
 
     def schema_fingerprint(self) -> str:
         return hashlib.sha256(self.schema_text().encode()).hexdigest()[:16]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from strandline.core.errors import WindowError
-from strandline.core.watermark import Watermark
+from strandline.core.watermark import Kind, Watermark
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,22 @@ class Window:
 
     def __str__(self) -> str:
         return f"[{'beginning' if self.low is None else self.low}, {self.high})"
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What a window covers, for people to read: values of the data's cursor, and the moments that they stand for."""
+
+    low: Watermark | None
+    high: Watermark | None
+    since: Watermark | None
+    until: Watermark | None
+
+    @classmethod
+    def of(cls, low: Watermark | None, high: Watermark | None) -> Extent:
+        """A cursor that is no time stands for no moment."""
+        since, until = (value if value and value.kind in (Kind.TIMESTAMP, Kind.DATE) else None for value in (low, high))
+        return cls(low, high, since, until)
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,7 @@ _NUMBERS = ("source rows", "target rows")
 
 
 def _row(part: Compared) -> tuple[str, ...]:
-    verdict = "done: they agree" if part.agree else "FAILED: they differ"
+    verdict = "equal" if part.agree else "different"
     source, target = part.source, part.target
     rows = (text.count(source.rows), str(source), text.count(target.rows), str(target))
     return (part.table, part.watermark.text.split(" ")[1], *rows, verdict)

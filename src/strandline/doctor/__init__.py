@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from strandline.core.errors import StrandlineError
-from strandline.doctor.finding import Finding, Level, fail, ok
+from strandline.doctor.finding import Finding, Level, fail, many, ok
 from strandline.doctor.positions import check_positions
 from strandline.doctor.setup import check_setup
+from strandline.doctor.snowflake import check_snowflake
 from strandline.doctor.source import check_source
+from strandline.doctor.stage import check_stage
 from strandline.doctor.state import check_state
-from strandline.doctor.target import check_target
+from strandline.doctor.target import check_targets
 from strandline.project import Project
 from strandline.sources.inspection import Skew
 
@@ -32,17 +34,15 @@ def examine(load: Callable[[], Project], pipelines: Sequence[str] = ()) -> Itera
     with project:
         chosen = [project.pipeline(name) for name in pipelines] or list(project.config.pipelines.values())
         ends = [end for spec in chosen for end in (spec.source, spec.stage, *spec.targets.values()) if end]
-        yield from check_setup(ends, project.config.state)
+        yield from check_setup(ends, project.config.state, project.config.spark.remote)
         tables = sum(len(spec.tables) for spec in chosen)
-        yield ok("config", f"{project.config.path}: {_many(len(chosen), 'pipeline')}, {_many(tables, 'table')}")
+        yield ok("config", f"{project.config.path}: {many(len(chosen), 'pipeline')}, {many(tables, 'table')}")
         clocks: dict[str, Skew] = {}
         for spec in chosen:
+            yield from check_snowflake(spec)
             with project.opened(spec.name) as opened:
                 resolved = yield from check_source(opened, clocks)
-                yield from check_target(project, opened, resolved)
+                yield from check_targets(project, opened, resolved)
+                yield from check_stage(project, spec)
                 yield from check_positions(project, opened, resolved)
         yield from check_state(project, clocks)
-
-
-def _many(number: int, thing: str) -> str:
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"

@@ -12,6 +12,7 @@ _AREAS = {
     "setup": "docs/doctor.md#setup",
     "config": "docs/doctor.md#config",
     "source": "docs/doctor.md#source",
+    "stage": "docs/doctor.md#stage",
     "target": "docs/doctor.md#target",
     "state": "docs/doctor.md#state",
 }
@@ -29,7 +30,7 @@ class Finding:
     """What is not well says what to do and where to read on; without a page of its own, the area's."""
 
     level: Level
-    area: str  # "setup", "config", "source", "target" or "state"
+    area: str  # one of those above
     text: str
     remedy: str = ""
     docs: str = ""
@@ -66,3 +67,8 @@ def fail(area: str, error: StrandlineError, pipeline: str = "") -> Finding:
     """An error as a finding: the same words as the run would meet."""
     text = f"{error}\n{error.why}" if error.why else str(error)
     return Finding(Level.FAIL, area, text, error.remedy, error.docs, pipeline)
+
+
+def many(number: int, thing: str) -> str:
+    """`1 file`, `2,000 files`; `batch` takes -es."""
+    return f"{number:,} {thing}{'' if number == 1 else 'es' if thing.endswith('ch') else 's'}"

@@ -1,4 +1,4 @@
-"""Checks of this machine: Java, Spark, jars and drivers. Starts nothing."""
+"""Checks of this machine: Java, Spark, jars and drivers; or of the Spark Connect server. Starts nothing."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from strandline.core.errors import SetupError
+from strandline.core.errors import ConnectError, SetupError
 from strandline.doctor.finding import Finding, Level, fail, ok, warn
 from strandline.endpoint import Endpoint
 from strandline.spark.jars import PINNED, absent
@@ -21,18 +21,34 @@ _DRIVERS = {
     "mysql": ("PyMySQL", "mysql"),
     "delta": ("deltalake", "delta"),
     "s3": ("obstore", "s3"),
+    "kafka": ("confluent-kafka", "kafka"),
 }
 
 
-def check_setup(moved: Iterable[Endpoint], state: Endpoint | None = None) -> Iterator[Finding]:
-    """`moved`: the ends between which Spark moves rows; the state needs no jar."""
+def check_setup(
+    moved: Iterable[Endpoint], state: Endpoint | None = None, remote: str | None = None
+) -> Iterator[Finding]:
+    """`moved`: the ends between which Spark moves rows; the state needs no jar. `remote`: the server that has Java and
+    jars instead of this machine."""
     jars = needs(moved)
-    yield from _java()
+    yield from _remote(remote) if remote else _java()
     yield from _package("pyspark", "Spark", "spark")
     for need in sorted({*jars, *(needs([state]) if state else ())}):
         package, extra = _DRIVERS[need]
         yield from _package(package, package, extra)
-    yield from _jars(jars)
+    yield from () if remote else _jars(jars)
+
+
+def _remote(address: str) -> Iterator[Finding]:
+    from strandline.spark.connect import leave, remote_session
+
+    try:
+        session = remote_session(address, {})
+    except (ConnectError, SetupError) as error:
+        yield fail(_AREA, error)
+        return
+    yield ok(_AREA, f"a Spark Connect server with Spark {session.version} at {address.partition('/;')[0]}")
+    leave(session)
 
 
 def _java() -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 
 from strandline.core.errors import SourceError, StrandlineError
+from strandline.core.position import Horizon
 from strandline.core.table import Table, TableInfo
 from strandline.core.watermark import Kind
 from strandline.doctor.cursor import Subject, check_cursor
@@ -41,6 +42,10 @@ def check_source(opened: Pipeline, clocks: dict[str, Skew]) -> Generator[Finding
     yield from _horizons(opened, tables)
     if isinstance(source, DatabaseSource):
         yield from _tables(name, source, tables)
+    else:
+        for table, message in source.warnings:
+            text, _, remedy = message.partition("\n")
+            yield warn(_AREA, f"{table}: {text}", remedy, docs="docs/sources-delta.md#feed", pipeline=name)
     return tables
 
 
@@ -96,8 +101,11 @@ def _horizons(opened: Pipeline, tables: Sequence[Table]) -> Iterator[Finding]:
     for holder in sorted(held):
         text, remedy = f"the barrier is held by {holder}", "Tables wait until it has ended."
         yield warn(_AREA, text, remedy, docs="docs/doctor.md#barrier", pipeline=name)
-    if horizons and not held and all(not isinstance(found, StrandlineError) for found in horizons.values()):
-        yield ok(_AREA, "the barrier sees what is in flight", name)
+    if horizons and not held and all(isinstance(found, Horizon) and found.proven for found in horizons.values()):
+        bounds = [found.high for found in horizons.values() if isinstance(found, Horizon)]
+        versions = all(high is not None and high.kind is Kind.VERSION for high in bounds)
+        said = "versions are complete when they show" if versions else "the barrier sees what is in flight"
+        yield ok(_AREA, said, name)
 
 
 def _tables(pipeline: str, source: DatabaseSource, tables: Sequence[Table]) -> Iterator[Finding]:
@@ -130,7 +138,7 @@ def _table(source: DatabaseSource, catalog: Catalog, table: Table, info: TableIn
     for named, message in source.warnings:
         if named == table.name:
             text, _, remedy = message.partition("\n")
-            remedy = remedy or "If it is unique, let the database keep it so by a UNIQUE constraint."
+            remedy = remedy or catalog.key_remedy
             yield warn(_AREA, f"{table.name}: {text}", remedy, docs="docs/doctor.md#index-and-key")
     if info.kind != "query":
         for hidden in catalog.hidden(info):

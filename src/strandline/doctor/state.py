@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
 from strandline.core.books import stamp
@@ -10,9 +10,10 @@ from strandline.core.codec import record_position
 from strandline.core.errors import StateError, StrandlineError
 from strandline.core.position import Position
 from strandline.core.records import COUNTS
-from strandline.doctor.finding import Finding, Level, fail, ok, warn
+from strandline.doctor.finding import Finding, Level, fail, many, ok, warn
 from strandline.doctor.source import apart, told
 from strandline.operations.status import TableStatus, status
+from strandline.pipeline import stages
 from strandline.project import Project
 from strandline.sources.inspection import Skew
 
@@ -28,7 +29,7 @@ def check_state(project: Project, clocks: Mapping[str, Skew]) -> Iterator[Findin
     except StrandlineError as error:
         yield fail(_AREA, error)
         return
-    yield ok(_AREA, f"{project.config.state}: {len(records):,} positions")
+    yield ok(_AREA, f"{project.config.state}: {many(len(records), 'position')}")
     yield from _clocks(ours, clocks)
     for record in records:
         try:
@@ -43,6 +44,8 @@ def check_state(project: Project, clocks: Mapping[str, Skew]) -> Iterator[Findin
             yield warn(_AREA, f"{pipeline.pipeline} is in the state but not in the config", remedy)
         for table in pipeline.tables:
             yield from _plan(table)
+            if pipeline.configured:
+                yield from _stage(table, stages(project.pipeline(pipeline.pipeline)))
         yield from _leases(project, pipeline.pipeline)
 
 
@@ -111,6 +114,15 @@ def _plan(table: TableStatus) -> Iterator[Finding]:
         docs="docs/operations.md#stuck",
         pipeline=table.pipeline,
     )
+
+
+def _stage(table: TableStatus, known: Sequence[str]) -> Iterator[Finding]:
+    """A pipeline that was given a stage, or targets of other names, goes on under other positions."""
+    if table.stage not in known:
+        now = f"the pipeline has {', '.join(known)} now"
+        text = f"{_where(table)}: a position of the stage {table.stage} is left; {now}"
+        remedy = f"strandline watermark forget -p {table.pipeline} -t {table.table} --stage {table.stage}"
+        yield warn(_AREA, text, remedy, docs="docs/doctor.md#positions", pipeline=table.pipeline)
 
 
 def _where(of: Position | TableStatus) -> str:

@@ -4,58 +4,87 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 from strandline.core.errors import ChangedError, StateError, StrandlineError, TargetError
 from strandline.core.plan import check_unchanged
-from strandline.core.position import Position
 from strandline.core.reconcile import reconcile
-from strandline.core.table import Table
-from strandline.doctor.finding import Finding, Level, fail, ok, warn
+from strandline.core.table import EXTRACT, Table
+from strandline.doctor.columns import check_columns
+from strandline.doctor.finding import Finding, Level, fail, many, ok, warn
+from strandline.doctor.kafka import check_kafka
 from strandline.endpoint import Endpoint
 from strandline.operations.resting import stored
-from strandline.pipeline import Pipeline
+from strandline.pipeline import Pipeline, stages
 from strandline.project import Project
 
-_AREA = "target"
 _LITTLE_SPACE = 1 << 30
 
 
-def check_target(project: Project, opened: Pipeline, tables: Sequence[Table]) -> Iterator[Finding]:
-    name = opened.spec.name
-    for endpoint in opened.spec.targets.values():
-        yield from _place(endpoint, name)
-    held = 0
+def check_targets(project: Project, origin: Pipeline, tables: Sequence[Table]) -> Iterator[Finding]:
+    """The end of every hop: what it holds against its position, and whether it can take what the source has now.
+
+    `tables` as the source of `origin`, the first hop, has them; a load knows its own from the stage.
+    """
+    spec = origin.spec
+    for stage in stages(spec):
+        with nullcontext(origin) if stage == origin.stage else project.opened(spec.name, stage) as hop:
+            extract = spec.stage is not None and stage == EXTRACT
+            place = spec.stage if extract and spec.stage else spec.targets[hop.target]
+            area = "stage" if extract else "target"
+            yield from _place(place, area, spec.name)
+            own = [replace(table, stage=stage) for table in tables]
+            if hop.staged:
+                own = yield from _staged(hop)
+            yield from _held(project, hop, own, area, place)
+            if place.scheme == "kafka":
+                yield from check_kafka(hop, own)
+            if not extract:
+                yield from check_columns(origin, hop, tables)
+
+
+def _staged(hop: Pipeline) -> Generator[Finding, None, list[Table]]:
+    """The tables that have been staged. What is wrong with the stage is found by its own check."""
+    try:
+        return [part.table for part in hop.tables() if not part.error and part.table.columns]
+    except StrandlineError as error:
+        yield fail("stage", error, hop.spec.name)
+        return []
+
+
+def _held(project: Project, hop: Pipeline, tables: Sequence[Table], area: str, place: Endpoint) -> Iterator[Finding]:
+    """Whether the target holds the batch that the position says, and the position measures what the config says."""
+    name, held, well = hop.spec.name, 0, True
     for table in tables:
         try:
             position, unreadable = stored(project.books, table.pipeline, table.name, table.stage)
-            receipt = opened.sink.applied(table)
+            receipt = hop.sink.applied(table)
             if not unreadable:
                 reconcile(receipt, position)
-                _check_unchanged(opened, table, position)
+                check_unchanged(table, position, hop.measures(table))
             held += receipt.batch.number if receipt else 0
         except StateError:
             return  # the state has its own findings
         except (TargetError, ChangedError) as error:
-            yield fail(_AREA, error.at(table.where_text), name)
+            well = False
+            yield fail(area, error.at(table.where_text), name)
         except StrandlineError as error:
-            yield fail(_AREA, error.at(table.where_text), name)
+            yield fail(area, error.at(table.where_text), name)
             return
-    yield ok(_AREA, f"{', '.join(map(str, opened.spec.targets.values()))}: {held:,} batches", name)
+    if well:
+        yield ok(area, f"{place}: {many(held, 'batch')}", name)
 
 
-def _check_unchanged(opened: Pipeline, table: Table, position: Position) -> None:
-    check_unchanged(table, position, opened.measures(table))
-
-
-def _place(endpoint: Endpoint, pipeline: str) -> Iterator[Finding]:
-    if endpoint.scheme != "delta":
+def _place(endpoint: Endpoint, area: str, pipeline: str) -> Iterator[Finding]:
+    if endpoint.scheme not in ("delta", "file"):
         return
     if "://" in endpoint.path:
         if endpoint.path.startswith("s3"):
             yield warn(
-                _AREA,
+                area,
                 f"{endpoint}: on S3 two Spark drivers can overwrite each other's commits",
                 "Let one machine at a time write it; the lease keeps runs of one state apart.",
                 pipeline=pipeline,
@@ -64,7 +93,7 @@ def _place(endpoint: Endpoint, pipeline: str) -> Iterator[Finding]:
     folder = next(path for path in (Path(endpoint.path), *Path(endpoint.path).parents) if path.exists())
     if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
         what = "cannot be written" if folder.is_dir() else "is no folder"
-        yield Finding(Level.FAIL, _AREA, f"{folder} {what}", "Name another folder under target:", pipeline=pipeline)
+        yield Finding(Level.FAIL, area, f"{folder} {what}", f"Name another folder under {area}:", pipeline=pipeline)
     elif shutil.disk_usage(folder).free < _LITTLE_SPACE:
         free = shutil.disk_usage(folder).free >> 20
-        yield warn(_AREA, f"{folder}: only {free:,} MiB are free", "Make room before a first load.", pipeline=pipeline)
+        yield warn(area, f"{folder}: only {free:,} MiB are free", "Make room before a first load.", pipeline=pipeline)

@@ -6,11 +6,12 @@ can compare before it replaces.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from strandline.objects import Entry
 
 _UNFINISHED = ".tmp-"
 _LOCK = ".lock"
+_ATTEMPTS = 100  # at a folder that others remove
 
 
 class DirectoryObjects:
@@ -127,8 +129,7 @@ class DirectoryObjects:
         path = self.root / key
         unfinished = path.parent / f"{_UNFINISHED}{uuid.uuid4().hex}"
         try:
-            self._make(path.parent)
-            descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            descriptor = self._begin(unfinished)
             try:
                 with os.fdopen(descriptor, "wb") as file:
                     file.write(data)
@@ -144,6 +145,14 @@ class DirectoryObjects:
             raise
         except OSError as error:
             raise self._explain(error) from error
+
+    def _begin(self, unfinished: Path) -> int:
+        """A new file in its folder, which is made again if somebody else has just removed it for being empty."""
+        for _ in range(_ATTEMPTS):
+            with suppress(FileNotFoundError):
+                self._make(unfinished.parent)
+                return os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        raise FileNotFoundError(errno.ENOENT, "the folder cannot be made", str(unfinished.parent))
 
     def _make(self, folder: Path) -> None:
         if folder.is_dir():

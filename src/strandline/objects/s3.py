@@ -26,6 +26,7 @@ _TRIES = 5  # of a conditional put that met another one under way
 _DOCS = "docs/stage.md#s3"
 _REMEDIES = (
     (r"NoSuchBucket", "the bucket does not exist", "Create it, or correct the name in the address."),
+    (r"InvalidBucketName", "the bucket's name is not valid", "Correct the name in the address."),
     (
         r"RequestTimeTooSkewed|RequestExpired",
         "this machine's clock is too far from the store's",

@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from strandline.core.batch import NO_MEMORY
 from strandline.core.books import Caller, Lease
 from strandline.core.codec import position_record, record_position
 from strandline.core.errors import ConflictError, LeaseError
 from strandline.core.position import Position
 from strandline.core.protocols import Record
 from strandline.core.watermark import Watermark
+from strandline.operations.resting import configured
 from strandline.project import Project
 
 
@@ -27,6 +29,7 @@ class Change:
     rows: int | None = None  # how many those are: 0 is exact, else an estimate; None: unknown
     notes: tuple[str, ...] = ()  # what else a person should know before saying yes
     fence: bool = False  # the target must shut out batches of earlier epochs: one may still be on its way
+    claims: tuple[str, ...] = ()  # stages whose target is taken over with the rows that another hand brought
 
     @property
     def old(self) -> Watermark | None:
@@ -66,33 +69,40 @@ def apply(project: Project, changes: Sequence[Change], *, why: str, who: str = "
 
     Every lease is taken and given back in that write: a run that planned before it cannot start after it. LeaseError
     if anything moved since the changes were made; nothing is written then. The lease stands before its position: a
-    store that is not atomic stops at the first conflict, and then the position is untouched too.
+    store that is not atomic stops at the first conflict, and then the position is untouched too. Targets are claimed
+    last: without the position that speaks of their rows they stay somebody else's.
     """
     books = project.books
     who = who or _who()
-    records: list[Record] = []
+    leases = {_table(change): change.lease for change in changes}  # one for all stages of a table
     for change in changes:
         if change.fence:
-            change = _fenced(project, change)
+            leases[_table(change)] = _fenced(project, replace(change, lease=leases[_table(change)]))
+    records: list[Record] = [replace(books.take(lease, ""), expires_at="").record() for lease in leases.values()]
+    for change in changes:
         after = change.after or replace(change.before, watermark=None)
-        records.append(replace(books.take(change.lease, ""), expires_at="").record())
         if change.after is not None:
             records.append(position_record(replace(after, updated_at=books.now())))
         records.append(books.changed(change.before, after, change.action, who, why))
     try:
         stored = books.state.put(records)
-        leases = {record.key: record for record in stored if record.kind == "lease"}
+        taken = {record.key: record for record in stored if record.kind == "lease"}
         for change in changes:
             if change.leaves:
-                gone = change.before
-                books.state.delete([position_record(gone), leases[gone.pipeline, gone.table]])
+                books.state.delete([position_record(change.before), taken[_table(change)]])
     except ConflictError as error:
         raise _moved(changes[0]) from error
+    for change in changes:
+        _claim(project, change)
     return [record_position(record) for record in stored if record.kind == "position"]
 
 
-def _fenced(project: Project, change: Change) -> Change:
-    """The change under a lease of ours, with the target closed to whatever was on its way.
+def _table(change: Change) -> tuple[str, str]:
+    return change.before.pipeline, change.before.table
+
+
+def _fenced(project: Project, change: Change) -> Lease:
+    """The lease, taken by us, with the target closed to whatever was on its way.
 
     The lease comes first: a run that starts now waits for us, instead of finding its batch shut out.
     """
@@ -107,6 +117,8 @@ def _fenced(project: Project, change: Change) -> Change:
         (table,) = (part.table for part in opened.tables([after.table]))
         found = opened.sink.fence(table, after.epoch)
     held = change.before.batch
+    if found is NO_MEMORY:
+        return lease
     if (found is None) != (held is None) or (found and held and not found.agrees(held)):
         books.state.put([replace(lease, expires_at="").record()])
         raise LeaseError(
@@ -114,7 +126,16 @@ def _fenced(project: Project, change: Change) -> Change:
             where=change.where,
             remedy="Give the command again: it shows what is there now.",
         )
-    return replace(change, lease=lease)
+    return lease
+
+
+def _claim(project: Project, change: Change) -> None:
+    from strandline.sinks.sql import SqlSink
+
+    for stage in change.claims:
+        with project.opened(change.before.pipeline, stage) as opened:
+            assert isinstance(opened.sink, SqlSink)
+            opened.sink.claim(configured(opened, change.before.table))
 
 
 def _moved(change: Change) -> LeaseError:

@@ -90,7 +90,8 @@ def at_rest(
 def _settle(resting: Resting) -> None:
     before = resting.position
     resting.position = settled(resting.opened, resting.table, before)
-    resting.dropped = before.intent is not None and resting.position.batch == before.batch
+    unfinished = resting.position.plan is not None or resting.position.batch == before.batch
+    resting.dropped = before.intent is not None and unfinished  # more of it may be on its way
     if resting.position.batch != before.batch:
         resting.notes.append(f"the target holds {resting.position.batch} of run {before.run_id}: it counts as done")
 
@@ -148,6 +149,7 @@ def free_lease(books: Books, pipeline: str, table: str, wait: bool) -> Lease:
 
 
 def kind_of(table: Table, horizon: Horizon) -> Kind:
-    if table.cursor is not None:
-        return table.cursor.kind
-    return horizon.high.kind if horizon.high else Kind.VERSION
+    """Of its watermarks. What is staged, and a Delta table, is counted in versions, whatever column orders its rows."""
+    if horizon.high is not None:
+        return horizon.high.kind
+    return table.cursor.kind if table.cursor else Kind.VERSION

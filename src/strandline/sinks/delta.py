@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,9 +21,11 @@ from strandline.core.window import Repair
 from strandline.endpoint import Endpoint
 from strandline.sinks.delta_errors import told
 from strandline.sinks.delta_log import DeltaLog, leftover, note, retention_hours, txn_version
-from strandline.spark.storage import delta_options
+from strandline.spark.storage import delta_options, spark_path
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
     from strandline.sinks.delta_side import DeltaSide
     from strandline.sinks.delta_write import Write
 
@@ -61,7 +64,7 @@ class DeltaSink:
         with told(table, changes, committing=True):
             from strandline.sinks.delta_write import Write
 
-            write = Write(self._spark(), _for_spark(self.uri(table)), table, batch, changes)
+            write = Write(self._spark(), spark_path(self.uri(table)), table, batch, changes)
             self._writes[table.name] = write
             try:
                 for warning in write.prepare(log, replace=how is How.REPLACE):
@@ -91,8 +94,24 @@ class DeltaSink:
         with told(table):
             from strandline.sinks.delta_write import fence
 
-            fence(self._spark(), _for_spark(self.uri(table)), table, epoch << 32 | count & 0xFFFFFFFF)
+            fence(self._spark(), spark_path(self.uri(table)), table, epoch << 32 | count & 0xFFFFFFFF)
         return self.applied(table)
+
+    def fit(self, table: Table, types: Mapping[str, str]) -> list[str]:
+        """What the next batch, with columns of these Spark types, would change about a target that is there, in words.
+        SchemaError where it would be refused."""
+        log = self._log(table)
+        if log is None:
+            return []
+        from pyspark.sql.types import StructType
+
+        from strandline.sinks.delta_schema import allow, check_columns, compare, schema_of
+
+        schema = schema_of(types)
+        check_columns(table, schema)
+        evolution = compare(schema, StructType.fromJson(json.loads(log.schema_json)))
+        allow(table, evolution, replace=table.mode is Mode.SNAPSHOT)
+        return evolution.words()
 
     def forms(self, table: Table) -> dict[str, Form | None]:
         log = self._log(table)
@@ -112,8 +131,13 @@ class DeltaSink:
         log = self._log(comparison.table)
         if log is None:
             raise TargetError("there is no target yet", where=comparison.table.where_text)
-        path = _for_spark(self.uri(comparison.table))
-        return DeltaSide(self._spark(), path, log.delta.version(), comparison)
+        path = spark_path(self.uri(comparison.table))
+        version = log.delta.version()
+
+        def read(session: SparkSession) -> DataFrame:
+            return session.read.format("delta").option("versionAsOf", version).load(path)
+
+        return DeltaSide(self._spark(), read, comparison)
 
     def cancel(self, table: str | None = None) -> None:
         for name, write in list(self._writes.items()):
@@ -146,7 +170,7 @@ class DeltaSink:
                 if receipt and receipt.exact
                 else ""
             )
-            maintain(self._spark(), _for_spark(self.uri(table)), carried, compact=compact, retain_hours=retain_hours)
+            maintain(self._spark(), spark_path(self.uri(table)), carried, compact=compact, retain_hours=retain_hours)
 
     def close(self) -> None:
         """Nothing is held open: every look at a table opens its log anew."""
@@ -215,7 +239,3 @@ def _parts(table: Table) -> list[str]:
     if any(part in ("", "..") or "/" in part for part in parts):
         raise ConfigError(f'target "{table.target}" is not a table name', where=table.where_text)
     return parts
-
-
-def _for_spark(uri: str) -> str:
-    return f"s3a://{uri.removeprefix('s3://')}" if uri.startswith("s3://") else uri

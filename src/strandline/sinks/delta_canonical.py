@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from strandline.core.compare import Form
 from strandline.core.table import Table
 from strandline.core.window import KeyRange, Part
-from strandline.sinks.delta_rows import quoted
+from strandline.spark.text import quoted
 from strandline.verify.canonical import BETWEEN, EPOCH, HASHED, NOTHING, NULL, float_text
 
 _NOT_FINITE = (("isnan({0})", "NaN"), ("{0} = double('Infinity')", "Inf"), ("{0} = double('-Infinity')", "-Inf"))
@@ -55,9 +55,9 @@ def counted(value: str, form: Form) -> str:
         case "date":
             exact = f"CAST(unix_date({value}) AS BIGINT)"
         case "timestamp":
-            exact = f"unix_micros({value})"
+            exact = f"(unix_micros({value}) - {EPOCH}L)"
         case "local":
-            exact = f"unix_micros(CAST({value} AS TIMESTAMP))"
+            exact = f"(unix_micros(CAST({value} AS TIMESTAMP)) - {EPOCH}L)"
         case _:
             exact = f"CAST({value} AS BIGINT)"
     return f"coalesce({exact}, {NOTHING}L)"
@@ -74,8 +74,8 @@ def number(texts: Sequence[str], hash: str) -> str:
 
 
 def _joined(texts: Sequence[str]) -> str:
-    marked = ", ".join(f"coalesce({each}, '{NULL}')" for each in texts)
-    return f"concat_ws('{BETWEEN}', {marked})"
+    marked = [f"coalesce({each}, '{NULL}')" for each in texts]
+    return f"concat_ws('{BETWEEN}', {', '.join(marked)})" if len(marked) > 1 else marked[0]
 
 
 def in_part(table: Table, part: Part) -> str:

@@ -19,7 +19,8 @@ _CONFLICT = re.compile(
 )
 _LOST = re.compile(
     r"StatusCode\.UNAVAILABLE|StatusCode\.DEADLINE_EXCEEDED|Connection reset|Connection refused|Broken pipe"
-    r"|Answer from Java side is empty|InterruptedIOException|SocketTimeoutException"
+    r"|Answer from Java side is empty|InterruptedIOException|SocketTimeoutException|NoHttpResponseException"
+    r"|Unable to execute HTTP request|ConnectionClosedException"
 )
 _FULL = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
 _DENIED = re.compile(r"AccessControlException|AccessDenied|Permission denied", re.IGNORECASE)
@@ -43,33 +44,38 @@ def told(table: Table, changes: Changes | None = None, *, committing: bool = Fal
         raise found.at(table.where_text) from error
 
 
+def conflicting(error: Exception) -> bool:
+    """Whether another writer committed what this one depends on, so that it was not committed."""
+    return bool(_CONFLICT.search("\n".join(_said(error))))
+
+
 def ours(error: Exception, *, committing: bool = False) -> StrandlineError | None:
     text = "\n".join(_said(error))
-    if _CONFLICT.search(text):
+    if conflicting(error):
         return TransientError("another writer changed the target at the same moment")
     if _FULL.search(text):
         return TargetError(
             "the disk is full",
-            why=_short(error),
+            why=short(error),
             remedy="Free some space where the target or Spark's temporary files lie. Nothing was committed.",
         )
     if _LOST.search(text) or isinstance(error, ConnectionError):
         if committing:
-            return CommitUnknownError(f"Spark was lost while it wrote the batch: {_short(error)}")
-        return TransientError(f"the connection to Spark or its storage was lost: {_short(error)}")
+            return CommitUnknownError(f"Spark was lost while it wrote the batch: {short(error)}")
+        return TransientError(f"the connection to Spark or its storage was lost: {short(error)}")
     if _DENIED.search(text):
-        return TargetError(f"no permission on the target: {_short(error)}")
+        return TargetError(f"no permission on the target: {short(error)}")
     if _NOT_EMPTY.search(text):
         return TargetError(
             "the target's folder is not empty and not a Delta table",
             remedy="Move the files away, or give the table another `target:`.",
         )
     if type(error).__module__.startswith(("pyspark.", "py4j.")):
-        return TargetError(f"Spark could not write the batch: {_short(error)}")
+        return TargetError(f"Spark could not write the batch: {short(error)}")
     return None
 
 
-def _short(error: Exception) -> str:
+def short(error: Exception) -> str:
     """The line that says why: the innermost cause of a Java trace, else the first line that says anything."""
     lines = _said(error)
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]

@@ -18,7 +18,8 @@ from strandline.core.protocols import Changes
 from strandline.core.table import Mode, Table
 from strandline.core.window import KeyRange, Repair
 from strandline.sinks.delta_canonical import in_part
-from strandline.sinks.delta_rows import column, quoted
+from strandline.sinks.delta_rows import column
+from strandline.spark.text import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -19,21 +19,11 @@ from strandline.core.errors import SourceError, WindowError
 from strandline.core.protocols import Changes
 from strandline.core.table import Table
 from strandline.core.watermark import Kind, Watermark
+from strandline.spark.text import quoted
 
 _SMALL_ROWS = 200_000
 _SMALL_BYTES = 64 << 20
 FIXED = (NumericType, BooleanType, DateType, TimestampType, TimestampNTZType)
-
-
-def quoted(name: str) -> str:
-    """An identifier as SQL text; every name that reaches Spark's SQL passes here."""
-    return f"`{name.replace('`', '``')}`"
-
-
-def literal(text: str) -> str:
-    """A string as SQL text."""
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
 
 
 def column(name: str) -> Column:

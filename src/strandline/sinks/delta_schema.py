@@ -5,6 +5,7 @@ Owns which changes of type lose nothing. Knows PySpark's types, but no session.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from pyspark.sql.types import (
@@ -29,6 +30,7 @@ from strandline.core.table import Table
 
 _NEEDS_MAPPING = frozenset(" ,;{}()\n\t=")
 _FEATURES = {"timestamp_ntz": "timestampNtz", "variant": "variantType"}
+_JSON = {"tinyint": "byte", "smallint": "short", "int": "integer", "bigint": "long"}  # Spark's other name for a type
 _DIGITS: dict[type[DataType], int] = {ByteType: 3, ShortType: 5, IntegerType: 10, LongType: 20}  # as Delta counts them
 
 
@@ -45,11 +47,29 @@ class Evolution:
     def nothing(self) -> bool:
         return not (self.added or self.widened or self.changed or self.dropped)
 
+    def words(self) -> list[str]:
+        """What the next batch would do."""
+        said = [f"column {field.name} ({field.dataType.simpleString()}) is not there yet" for field in self.added]
+        said += [f"column {field.name} becomes {field.dataType.simpleString()}" for field in self.widened]
+        return said + [f"column {name} is no longer in the source" for name in self.dropped]
+
     def __str__(self) -> str:
         words = [f"new column {field.name} ({field.dataType.simpleString()})" for field in self.added]
         words += [f"column {field.name} is now {field.dataType.simpleString()}" for field in self.widened]
         words += [f"column {name} is gone" for name in self.dropped]
         return "; ".join([*words, *self.changed])
+
+
+def schema_of(types: Mapping[str, str]) -> StructType:
+    """Columns by their Spark types, as `simpleString` spells them."""
+    fields = [{"name": name, "type": _json(kind), "nullable": True, "metadata": {}} for name, kind in types.items()]
+    return StructType.fromJson({"type": "struct", "fields": fields})
+
+
+def _json(kind: str) -> str | dict[str, object]:
+    if kind.startswith("array<"):
+        return {"type": "array", "elementType": _json(kind[6:-1]), "containsNull": True}
+    return _JSON.get(kind, kind)
 
 
 def plain(schema: StructType) -> StructType:

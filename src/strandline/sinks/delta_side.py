@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
@@ -13,10 +13,11 @@ from strandline.core.watermark import Cursor, Kind, Watermark
 from strandline.core.window import Part
 from strandline.sinks.delta_canonical import counted, hashed, in_part, number, text
 from strandline.sinks.delta_errors import told
-from strandline.sinks.delta_rows import column, cursor_column, literal, quoted
+from strandline.sinks.delta_rows import column, cursor_column
 from strandline.sinks.delta_write import tuned
 from strandline.spark.session import batch_session, end_batch
-from strandline.verify.canonical import weighed
+from strandline.spark.text import literal, quoted
+from strandline.verify.canonical import row_number
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,15 +26,15 @@ _HALF = 30  # bits of a row's number: sums of its two parts cannot overflow
 
 
 class DeltaSide:
-    """One version of the table, whatever is committed meanwhile."""
+    """One version of the table, whatever is committed meanwhile. `read` gives its rows on a session."""
 
-    def __init__(self, spark: SparkSession, path: str, version: int, comparison: Comparison) -> None:
+    def __init__(self, spark: SparkSession, read: Callable[[SparkSession], DataFrame], comparison: Comparison) -> None:
         self._session = tuned(batch_session(spark))
         self._session.conf.set("spark.sql.ansi.enabled", "true")  # an overflow is an error, a decimal plain digits
         self._comparison = comparison
         self._left_out: DataFrame | None = None
         with told(comparison.table):
-            frame = self._session.read.format("delta").option("versionAsOf", version).load(path)
+            frame = read(self._session)
             self._own = {field.name.lower(): spark_form(field.dataType.simpleString()) for field in frame.schema.fields}
             self._frame = _compared(comparison, frame)
 
@@ -53,17 +54,16 @@ class DeltaSide:
 
     def sums(self, cut: Cut) -> dict[int, Sum]:
         frame = self._present([cut.within] if cut.within else [])
-        frame = frame.select(
-            sql.expr(self._bucket(cut)).alias("b"),
-            sql.expr(self._row_number()).alias("h"),
-        )
+        bucket = sql.lit(0) if cut.whole else sql.expr(self._bucket(cut))
+        frame = frame.select(bucket.alias("b"), sql.expr(self._row_number()).alias("h"))
         halves = (
             sql.sum(sql.expr(f"shiftright(h, {_HALF})")).alias("high"),
             sql.sum(sql.expr(f"h & {(1 << _HALF) - 1}")).alias("low"),
         )
         with told(self._comparison.table):
-            found = frame.groupBy("b").agg(sql.count(sql.lit(1)).alias("rows"), *halves).collect()
-        return {row["b"]: Sum(row["rows"], (row["high"] << _HALF) + row["low"]) for row in found}
+            groups = frame.groupBy() if cut.whole else frame.groupBy("b")
+            found = groups.agg(sql.first("b").alias("b"), sql.count(sql.lit(1)).alias("rows"), *halves).collect()
+        return {row["b"]: Sum(row["rows"], (row["high"] << _HALF) + row["low"]) for row in found if row["rows"]}
 
     def rows(self, parts: Sequence[Part]) -> list[Line]:
         select = [sql.expr(each) for each in (*self._key_texts(), self._row_hash())]
@@ -94,14 +94,18 @@ class DeltaSide:
     def _row_number(self) -> str:
         comparison = self._comparison
         numbers = [counted(quoted(name), form) for name, form in comparison.numbers]
-        return weighed(numbers, number([self._text(name, form) for name, form in comparison.texts], comparison.hash))
+        hashes = [
+            number([self._text(name, form) for name, form in texts], comparison.hash) for texts in comparison.texts
+        ]
+        ((key, form), *_) = comparison.key or [("", None)]
+        return row_number(numbers, hashes, counted(quoted(key), form) if form and comparison.numbered else None)
 
     def _text(self, name: str, form: Form) -> str:
         return text(quoted(name), form, self._own.get(name.lower()))
 
     def _bucket(self, cut: Cut) -> str:
         if not cut.column:
-            texts = [self._text(name, form) for name, form in self._comparison.key or self._comparison.texts]
+            texts = [self._text(name, form) for name, form in self._comparison.key or self._comparison.columns]
             return f"{number(texts, self._comparison.hash)} & {cut.count - 1}"
         value = quoted(cut.column)
         return (
@@ -114,13 +118,14 @@ def _compared(comparison: Comparison, frame: DataFrame) -> DataFrame:
     """The rows that have a counterpart to be compared with."""
     table = comparison.table
     name = cursor_column(table, frame.columns)
-    if name is None or table.cursor is None or comparison.high is None:
+    cursor = comparison.cursor
+    if name is None or cursor is None or comparison.high is None:
         return frame
     if comparison.low is not None:
-        frame = frame.where(f"{quoted(name)} >= {value(table.cursor, comparison.low)}")
+        frame = frame.where(f"{quoted(name)} >= {value(cursor, comparison.low)}")
     if not comparison.versions:
         return frame
-    frame = frame.where(f"{quoted(name)} < {value(table.cursor, comparison.high)}")
+    frame = frame.where(f"{quoted(name)} < {value(cursor, comparison.high)}")
     if not comparison.key:
         return frame
     newest = Window.partitionBy(*[column(key) for key, _ in comparison.key]).orderBy(column(name).desc())

@@ -19,9 +19,10 @@ from strandline.core.protocols import Changes
 from strandline.core.table import Mode, Table
 from strandline.core.window import Repair
 from strandline.sinks.delta_log import PIPELINE, TABLE, DeltaLog, app_id, fence_note, note, txn_version
-from strandline.sinks.delta_rows import Counting, Rows, held, literal, living, merge_text, quoted
+from strandline.sinks.delta_rows import Counting, Rows, held, living, merge_text
 from strandline.sinks.delta_schema import Evolution, allow, check_columns, compare, plain, properties_for
 from strandline.spark.session import batch_session, end_batch
+from strandline.spark.text import literal, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

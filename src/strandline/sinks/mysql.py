@@ -16,11 +16,13 @@ from strandline.core.table import Column
 from strandline.sinks.mysql_target import MySqlTargetDialect
 from strandline.sinks.sql_dialect import STAGE, Held, Place, Writer, no_schema, writer
 from strandline.sources import mysql_session
+from strandline.sources.jdbc import translator
 from strandline.sources.mysql import server_identity
 from strandline.sources.mysql_session import MySqlSession, reader
 
 if TYPE_CHECKING:
     from pymysql.connections import Connection
+    from pyspark.sql import DataFrame
 
 log = logging.getLogger(__name__)
 _PROGRAM = "strandline writer"
@@ -87,7 +89,13 @@ class MySqlTarget(MySqlSession):
             "sessionVariables": f"sql_mode='{_SQL_MODE}'",
             "connectionAttributes": f"program_name:{_PROGRAM}",
         }
-        return writer(reader(self.endpoint), chosen, (), translate)
+        return writer(reader(self.endpoint), chosen)
+
+    def fill(self, rows: DataFrame, stage: Place) -> None:
+        self.writer.fill(rows, self.dialect.place(stage))
+
+    def translate(self, text: str, /) -> StrandlineError | None:
+        return translate(text)
 
     def another(self) -> MySqlTarget:
         other = MySqlTarget(self.endpoint)
@@ -214,17 +222,6 @@ class MySqlTarget(MySqlSession):
         return _fault(code, said)
 
 
-def translate(text: str) -> StrandlineError | None:
-    """What the driver said, from the text of Spark's error; None: the driver said nothing."""
-    found = _JDBC.search(text)
-    if found is None:
-        return None
-    said = found[1].strip()
-    if mysql_session.JDBC_LOST.search(said):
-        return TransientError(f"the target's connection failed: {said}")
-    return _fault(0, said)
-
-
 def _fault(code: int, said: str) -> StrandlineError:
     if code in _INTERRUPTED:
         return TransientError(f"the target gave up a statement: {said}")
@@ -236,6 +233,9 @@ def _fault(code: int, said: str) -> StrandlineError:
     elif re.search(r"too long|[Oo]ut of range|Incorrect", said):
         remedy = "Widen the column in the target, or cast it in `query:` or `transform:`."
     return TargetError(said, remedy=remedy)
+
+
+translate = translator(_JDBC, mysql_session.JDBC_LOST, "target", lambda said: _fault(0, said))
 
 
 def _typed(row: Sequence[str]) -> str:

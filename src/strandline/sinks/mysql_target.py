@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from strandline.core.errors import SourceError
 from strandline.core.table import Column
-from strandline.sinks.delta_rows import quoted as spark_quoted
 from strandline.sinks.sql_dialect import Field, Matched, Place, Step
 from strandline.sources.mysql_dialect import MySqlDialect
+from strandline.spark.text import quoted as spark_quoted
 
 _TYPES = {
     "boolean": "bit(1)",
@@ -25,7 +25,6 @@ _TYPES = {
     "timestamp": "timestamp(6)",
     "timestamp_ntz": "datetime(6)",
 }
-_READ_AS = {"date": "date", "datetime": "timestamp_ntz", "timestamp": "timestamp", "float": "float"}
 _TIMES = ("date", "timestamp", "timestamp_ntz")
 _KEY_BYTES = 3072
 _DECIMAL = re.compile(r"decimal\(\d+,(\d+)\)")
@@ -39,6 +38,9 @@ _WIDTH = re.compile(r"\b((?:tiny|small|medium|big)?int)\(\d+\)")
 
 class MySqlTargetDialect(MySqlDialect):
     transactional_ddl = False
+    retypes = True
+    keys = True
+    long_text = "text"
     now = "UTC_TIMESTAMP(6)"
     stamp = "datetime(6)"
     serial = "bigint AUTO_INCREMENT"
@@ -84,12 +86,8 @@ class MySqlTargetDialect(MySqlDialect):
         return f"{field.source} {self.exact_text}" if _TEXT_KEY.fullmatch(field.source) else field.source
 
     def spark_type(self, column: Column) -> str | None:
-        """Times and floats are read as something else and become what they are in Spark."""
-        name = re.split(r"\W", column.type.lower(), maxsplit=1)[0]
-        if name in _READ_AS:
-            return _READ_AS[name]
         try:
-            return self.carry(column).spark.lower()
+            return self.carry(column).type
         except SourceError:
             return None
 
@@ -137,18 +135,22 @@ class MySqlTargetDialect(MySqlDialect):
     def retype_empty(self, place: Place, columns: Sequence[Column]) -> list[str]:
         return self.retype(place, columns)
 
-    def unless_there(self, into: str, values: str) -> str:
-        return f"INSERT IGNORE INTO {into} VALUES ({values})"
+    def unless_there(self, into: str, values: Mapping[str, str], _keys: Sequence[Sequence[str]], /) -> str:
+        return f"INSERT IGNORE INTO {into} ({', '.join(values)}) VALUES ({', '.join(values.values())})"
+
+    def lock(self, _table: str, /) -> str:
+        return ""
 
     def last_first(self, value: str) -> str:
         return f"{value} DESC"
 
-    def row_text(self, columns: Sequence[str]) -> str:
-        listed = ", ',', ".join(f"QUOTE({name})" for name in columns)
-        return f"MD5(CONCAT({listed}))"
+    def count_different(self, rows: str, columns: Sequence[str]) -> str:
+        return f"SELECT count(DISTINCT {', '.join(columns)}) FROM {rows} s"
 
-    def distinct(self, columns: Sequence[str]) -> str:
-        return f"count(DISTINCT {', '.join(columns)})"
+    def twins(self, rows: str, keys: Sequence[str], columns: Sequence[str]) -> str:
+        listed = ", ',', ".join(f"QUOTE({name})" for name in columns)
+        different = f"count(DISTINCT MD5(CONCAT({listed})))"
+        return f"SELECT {', '.join(keys)} FROM {rows} c GROUP BY {', '.join(keys)} HAVING {different} > 1"
 
     def differs(self, pairs: Sequence[tuple[str, str, str]]) -> str:
         def exact(value: str, kind: str) -> str:
@@ -160,14 +162,21 @@ class MySqlTargetDialect(MySqlDialect):
     def same(self, one: str, other: str) -> str:
         return f"{one} <=> {other}"
 
+    def equal(self, one: str, other: str, _kind: str, /) -> str:
+        """A key's collation tells any two texts apart (`check_key`)."""
+        return f"{one} = {other}"
+
+    def apart(self, value: str, _kind: str, /) -> list[str]:
+        return [value]
+
     def update(self, target: str, sets: Sequence[tuple[str, str]], rows: str, on: str) -> str:
         listed = ", ".join(f"t.{name} = {value}" for name, value in sets)
         return f"UPDATE {target} AS t JOIN {rows} AS s ON {on} SET {listed}"
 
-    def delete(self, target: str, rows: str, on: str) -> str:
+    def delete(self, target: str, rows: str, on: str, _known: Sequence[Column], /) -> str:
         return f"DELETE t FROM {target} AS t JOIN {rows} AS s ON {on}"
 
-    def delete_where(self, target: str, where: str) -> str:
+    def delete_where(self, target: str, where: str, _known: Sequence[Column], /) -> str:
         return f"DELETE t FROM {target} AS t WHERE {where}"
 
     def merge(self, _matched: Matched, /) -> Step | None:

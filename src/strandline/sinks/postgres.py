@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import CommitUnknownError, StrandlineError, TargetError, TransientError
 from strandline.core.table import Column
+from strandline.endpoint import Endpoint
+from strandline.sinks import postgres_copy
 from strandline.sinks.postgres_target import PostgresTargetDialect
 from strandline.sinks.sql_dialect import STAGE, Held, Place, Writer, no_schema, writer
 from strandline.sources import postgres_session
@@ -19,6 +21,7 @@ from strandline.sources.postgres_session import PostgresSession, reader
 
 if TYPE_CHECKING:
     import psycopg
+    from pyspark.sql import DataFrame
 
 log = logging.getLogger(__name__)
 WRITER = "strandline writer"
@@ -42,6 +45,7 @@ _FULL = "53100"
 _CANCELLED = "57014"
 _MADE_AT_ONCE = "pg_type_typname_nsp_index"
 _DENIED = "42501"
+_COPIED = re.compile(postgres_copy.FAILED)
 _JDBC = re.compile(
     r"(?:was aborted: |PSQLException: )(?:ERROR: |FATAL: )?(.*?)(?:  Call getNextException.*)?$", re.MULTILINE
 )
@@ -71,8 +75,12 @@ class PostgresTransaction:
 class PostgresTarget(PostgresSession):
     role = "target"
     application = WRITER
-    options = (*PostgresSession.options, "create")
+    options = (*PostgresSession.options, "create", "copy")
     settings = postgres_session.SETTINGS
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint)
+        self._copies = endpoint.flag("copy", True)
 
     @cached_property
     def dialect(self) -> PostgresTargetDialect:
@@ -90,7 +98,19 @@ class PostgresTarget(PostgresSession):
     def writer(self) -> Writer:
         """Texts go without a type, so that the staging table's columns say what they are."""
         chosen = {"ApplicationName": WRITER, "reWriteBatchedInserts": "true", "stringtype": "unspecified"}
-        return writer(reader(self.endpoint), chosen, ("readOnly", "binaryTransferDisable"), translate)
+        # The driver makes one statement of up to 128 rows: so many fill it, and take half as long as 10,000 at once.
+        return writer(reader(self.endpoint), chosen, ("readOnly", "binaryTransferDisable"), batch=1024)
+
+    def fill(self, rows: DataFrame, stage: Place) -> None:
+        """By COPY where Spark's workers can, else over JDBC."""
+        table = self.dialect.place(stage)
+        if self._copies and postgres_copy.able(rows.sparkSession):
+            postgres_copy.copy(rows, self.login, self.settings, table)
+        else:
+            self.writer.fill(rows, table)
+
+    def translate(self, text: str, /) -> StrandlineError | None:
+        return translate(text)
 
     def another(self) -> PostgresTarget:
         other = PostgresTarget(self.endpoint)
@@ -114,7 +134,7 @@ class PostgresTarget(PostgresSession):
     def transaction(self) -> Iterator[PostgresTransaction]:
         import psycopg
 
-        connection = self.connect()
+        connection = self.borrow()
         try:
             connection.autocommit = False
             yield PostgresTransaction(self, connection)
@@ -126,8 +146,18 @@ class PostgresTarget(PostgresSession):
                     raise CommitUnknownError(said) from error
                 with self.errors(connection):
                     raise
-        finally:
+        except BaseException:
             connection.close()
+            raise
+        self.give_back(connection)
+
+    def borrow(self) -> psycopg.Connection[tuple[Any, ...]]:
+        """A connection for one transaction."""
+        return self.connect()
+
+    def give_back(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
+        """What is left of it after the commit."""
+        connection.close()
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresTransaction]:
@@ -199,7 +229,12 @@ class PostgresTarget(PostgresSession):
 
 
 def translate(text: str) -> StrandlineError | None:
-    """What the driver said, from the text of Spark's error; None: the driver said nothing."""
+    """What either driver said, from the text of Spark's error; None: neither said anything."""
+    if copied := _COPIED.search(text):
+        state, said = copied[1], copied[2].strip()
+        if not state or state.startswith(postgres_session.LOST):
+            return TransientError(f"the target's connection failed: {said}")
+        return _fault(state, said)
     found = _JDBC.search(text)
     if found is None:
         return None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from strandline.core.errors import SourceError
 from strandline.core.table import Column
-from strandline.sinks.delta_rows import literal as spark_literal
-from strandline.sinks.delta_rows import quoted as spark_quoted
 from strandline.sinks.sql_dialect import Field, Matched, Place, Step
 from strandline.sources import postgres_canonical
 from strandline.sources.dialect import REFUSED
 from strandline.sources.postgres_dialect import PostgresDialect
+from strandline.spark.text import literal as spark_literal
+from strandline.spark.text import quoted as spark_quoted
 
 _TYPES = {
     "boolean": "boolean",
@@ -29,12 +29,17 @@ _TYPES = {
     "timestamp_ntz": "timestamp without time zone",
 }
 _TIMES = ("date", "timestamp", "timestamp_ntz")
+# A row that is updated is fetched by itself in any case; a plan that reads the whole target first only adds to that.
+_BY_INDEX = "SELECT set_config('random_page_cost', least(current_setting('random_page_cost')::float8, 1.1)::text, true)"
 _NO_EQUALITY = re.compile(r"(json|xml|point|polygon|box|line|lseg|path|circle)(\[\])?")
 _ROUNDS = re.compile(r"(timestamp|time|interval)\S*\([0-5]\).*")
 
 
 class PostgresTargetDialect(PostgresDialect):
     transactional_ddl = True
+    retypes = True
+    keys = True
+    long_text = "text"
     now = "now()"
     stamp = "timestamptz"
     serial = "bigint GENERATED ALWAYS AS IDENTITY"
@@ -72,7 +77,7 @@ class PostgresTargetDialect(PostgresDialect):
 
     def spark_type(self, column: Column) -> str | None:
         try:
-            return self.carry(column).spark.lower()
+            return self.carry(column).type
         except SourceError:
             return None
 
@@ -87,14 +92,12 @@ class PostgresTargetDialect(PostgresDialect):
         return self.spark_type(Column("", held)) == spark
 
     def staged(self, name: str, spark: str) -> str:
-        """Times travel as text: no driver's zone or calendar touches them. A text with NUL is refused by name."""
+        """What no driver shall touch travels as text: times, bytes, arrays. A text with NUL is refused by name."""
         value = spark_quoted(name)
-        if spark in _TIMES:
-            return f"CAST({value} AS STRING)"
         if spark != "string":
-            return value
+            return _as_text(value, spark)
         refused = spark_literal(f"{REFUSED} column {name} with a NUL character")
-        return f"CASE WHEN contains({value}, '\\u0000') THEN raise_error({refused}) ELSE {value} END"
+        return f"CASE WHEN contains({value}, chr(0)) THEN raise_error({refused}) ELSE {value} END"
 
     def create(self, place: Place, columns: Sequence[Column], key: Sequence[str], comment: str) -> list[str]:
         lines = [
@@ -112,7 +115,7 @@ class PostgresTargetDialect(PostgresDialect):
         listed = ", ".join(f"{name} {kind}" for name, kind in columns)
         table = self.place(place)
         return [
-            f"CREATE UNLOGGED TABLE {table} ({listed}, part integer, tag text DEFAULT pg_current_xact_id()::text) "
+            f"CREATE UNLOGGED TABLE {table} ({listed}, part integer, tag xid8 DEFAULT pg_current_xact_id()) "
             "WITH (autovacuum_enabled = off)",
             f"COMMENT ON TABLE {table} IS {self.string(comment)}",
         ]
@@ -131,17 +134,21 @@ class PostgresTargetDialect(PostgresDialect):
         )
         return [f"ALTER TABLE {self.place(place)} {listed}"]
 
-    def unless_there(self, into: str, values: str) -> str:
-        return f"INSERT INTO {into} VALUES ({values}) ON CONFLICT DO NOTHING"
+    def unless_there(self, into: str, values: Mapping[str, str], _keys: Sequence[Sequence[str]], /) -> str:
+        return f"INSERT INTO {into} ({', '.join(values)}) VALUES ({', '.join(values.values())}) ON CONFLICT DO NOTHING"
+
+    def lock(self, _table: str, /) -> str:
+        return ""
 
     def last_first(self, value: str) -> str:
         return f"{value} DESC NULLS LAST"
 
-    def row_text(self, columns: Sequence[str]) -> str:
-        return f"md5(ROW({', '.join(columns)})::text)"
+    def count_different(self, rows: str, columns: Sequence[str]) -> str:
+        return f"SELECT count(DISTINCT ({', '.join(columns)})) FROM {rows} s"
 
-    def distinct(self, columns: Sequence[str]) -> str:
-        return f"count(DISTINCT ({', '.join(columns)}))"
+    def twins(self, rows: str, keys: Sequence[str], columns: Sequence[str]) -> str:
+        different = f"count(DISTINCT md5(ROW({', '.join(columns)})::text))"
+        return f"SELECT {', '.join(keys)} FROM {rows} c GROUP BY {', '.join(keys)} HAVING {different} > 1"
 
     def differs(self, pairs: Sequence[tuple[str, str, str]]) -> str:
         def text(value: str, kind: str) -> str:
@@ -153,14 +160,20 @@ class PostgresTargetDialect(PostgresDialect):
     def same(self, one: str, other: str) -> str:
         return f"{one} IS NOT DISTINCT FROM {other}"
 
+    def equal(self, one: str, other: str, _kind: str, /) -> str:
+        return f"{one} = {other}"
+
+    def apart(self, value: str, _kind: str, /) -> list[str]:
+        return [value]
+
     def update(self, target: str, sets: Sequence[tuple[str, str]], rows: str, on: str) -> str:
         listed = ", ".join(f"{name} = {value}" for name, value in sets)
         return f"UPDATE {target} AS t SET {listed} FROM {rows} AS s WHERE {on}"
 
-    def delete(self, target: str, rows: str, on: str) -> str:
+    def delete(self, target: str, rows: str, on: str, _known: Sequence[Column], /) -> str:
         return f"DELETE FROM {target} AS t USING {rows} AS s WHERE {on}"
 
-    def delete_where(self, target: str, where: str) -> str:
+    def delete_where(self, target: str, where: str, _known: Sequence[Column], /) -> str:
         return f"DELETE FROM {target} AS t WHERE {where}"
 
     def merge(self, matched: Matched, /) -> Step | None:
@@ -176,13 +189,17 @@ class PostgresTargetDialect(PostgresDialect):
         values = ", ".join(f"s.{staged}" for _, staged in matched.columns)
         override = self.overriding if matched.numbered else ""
         clauses.append(f"WHEN NOT MATCHED{alive} THEN INSERT ({names}){override} VALUES ({values})")
-        counts = ", ".join(f"count(*) FILTER (WHERE act = '{act}')" for act in ("INSERT", "UPDATE", "DELETE"))
         merge = f"MERGE INTO {matched.target} AS t USING {matched.rows} AS s ON {matched.on}"
+        done = "\n".join([f"done AS ({merge}", *clauses, "RETURNING merge_action() AS act)"])
+        counts = ", ".join(f"count(*) FILTER (WHERE act = '{act}')" for act in ("INSERT", "UPDATE", "DELETE"))
+        counted = ("inserted", "updated", "deleted")
+        if not matched.query:
+            return Step(f"WITH {done} SELECT {counts} FROM done", counted)
+        # Read once: what is counted is what is merged.
+        brought = f"{matched.rows} AS MATERIALIZED ({matched.query})"
+        read = f"(SELECT count(*) FROM {matched.rows}), (SELECT {matched.last} FROM {matched.rows})"
         return Step(
-            "\n".join(
-                [f"WITH done AS ({merge}", *clauses, f"RETURNING merge_action() AS act) SELECT {counts} FROM done"]
-            ),
-            ("inserted", "updated", "deleted"),
+            f"WITH {brought},\n{done} SELECT {counts}, {read} FROM done", (*counted, "read"), last=True, first=_BY_INDEX
         )
 
     def analyze(self, place: Place) -> str:
@@ -194,3 +211,17 @@ class PostgresTargetDialect(PostgresDialect):
             for column in columns
             if column.comment
         ]
+
+
+def _as_text(value: str, spark: str) -> str:
+    """A Spark expression whose text PostgreSQL reads as the value."""
+    if spark in _TIMES:
+        return f"CAST({value} AS STRING)"
+    if spark == "binary":
+        return f"concat(chr(92), 'x', hex({value}))"
+    if spark.startswith("array<"):
+        element = f"CAST({_as_text('e', spark[6:-1])} AS STRING)"
+        escaped = f"replace(replace({element}, chr(92), repeat(chr(92), 2)), '\"', concat(chr(92), '\"'))"
+        quoted = f"coalesce(concat('\"', {escaped}, '\"'), 'NULL')"
+        return f"concat('{{', array_join(transform({value}, e -> {quoted}), ','), '}}')"
+    return value

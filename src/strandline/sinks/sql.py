@@ -6,16 +6,20 @@ file's business; a batch's way into it is `sql_write`. Looking needs no Spark.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from strandline.core.batch import Applied, Batch, How, Receipt
 from strandline.core.compare import Comparison, Form
 from strandline.core.errors import ConfigError, StrandlineError, TargetError
+from strandline.core.position import TablePlan
 from strandline.core.protocols import Changes, Spark
 from strandline.core.table import Mode, Table
-from strandline.core.window import Repair
+from strandline.core.window import Extent, Repair
 from strandline.endpoint import Endpoint
-from strandline.sinks.sql_dialect import LEDGER, Database, Place
+from strandline.sinks.sql_columns import TRIGGERS, Columns, check_key, own, settle_own
+from strandline.sinks.sql_dialect import LEDGER, Database, Held, Place, SparkDatabase
 from strandline.sinks.sql_ledger import Ledger, Seen, check_owner
 from strandline.sinks.sql_stage import owner, sweep
 from strandline.sources import names
@@ -27,18 +31,14 @@ if TYPE_CHECKING:
     from strandline.sinks.sql_write import Write
 
 
-class SqlSink:
+class SqlSink(ABC):
     """Tables of one database; those without a schema lie in the target's `schema`, or where the server puts them."""
 
-    def __init__(self, endpoint: Endpoint, database: Database, spark: Spark, via: str = "spark") -> None:
-        create = endpoint.options.get("create", "true").lower()
-        if create not in ("true", "false"):
-            raise ConfigError(f"{endpoint}: create is true or false")
+    def __init__(self, endpoint: Endpoint, database: Database, via: str = "spark") -> None:
         self.endpoint = endpoint
         self.warnings: list[tuple[str, str]] = []
-        self._create = create == "true"
+        self._create = endpoint.flag("create", True)
         self._database = database
-        self._spark = spark
         self._via = via
         self._writes: dict[str, Write | ServerWrite] = {}  # under way, by table
 
@@ -57,33 +57,24 @@ class SqlSink:
             return held.applied
         if table.mode is Mode.SNAPSHOT and how is not How.REPAIR:
             how = How.REPLACE
-        if table.shared and how is How.FRESH:
+        if (table.shared or seen.adopted) and how is How.FRESH:
             how = How.CHANGES  # rows of others may be there already
         write = self._writes[table.name] = self._write(table, place, batch, changes)
         try:
             return write.run(seen, how, repair, create=self._create)
         except StrandlineError:
-            self._refuse_overtaken(table, place, batch)
-            raise
+            brought = self._brought(table, place, batch)
+            if brought is None:
+                raise
+            return brought.applied
         finally:
             del self._writes[table.name]
             write.close()
             self._warn(table, write.warnings)
 
+    @abstractmethod
     def _write(self, table: Table, place: Place, batch: Batch, changes: Changes) -> Write | ServerWrite:
-        if self._via == "spark":
-            from strandline.sinks.sql_write import Write
-
-            return Write(self._database, self._spark(), table, place, batch, changes)
-        if changes.query is None:
-            raise ConfigError(
-                "via: server moves rows inside the database, where no transform can run",
-                where=table.where_text,
-                remedy="Leave `via: server` out, or write the transform as a `query:`.",
-            )
-        from strandline.sinks.sql_server import ServerWrite
-
-        return ServerWrite(self._database, table, place, batch, changes)
+        """A batch's way into the database, not gone yet."""
 
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
         return self._database.rows(sql)
@@ -91,6 +82,20 @@ class SqlSink:
     def server(self) -> str:
         """Which server and database this is, as `Source.identity` says it of a source."""
         return self._database.identity()
+
+    def foreign(self, table: Table) -> bool:
+        """Whether the target has rows and belongs to nobody: the next batch would be refused."""
+        place = self._place(table)
+        return self._is_foreign(table, place, self._looked(table, place))
+
+    def claim(self, table: Table) -> None:
+        """Take a target over with the rows that another hand brought: every batch is merged into them."""
+        place = self._place(table)
+        seen = self._looked(table, place)
+        if seen.made is not None and not seen.entries:
+            ledger = Ledger(self._database, place)
+            ledger.create()
+            ledger.adopt(table, seen.made)
 
     def fence(self, table: Table, epoch: int) -> Receipt | None:
         """Whoever is at work has locked the ledger's row: raising its fence waits for them."""
@@ -104,6 +109,30 @@ class SqlSink:
             entry = ledger.claim(table, seen.made, seen.void)
         ledger.fence(entry, epoch)
         return self.applied(table)
+
+    def fit(self, table: Table, types: Mapping[str, str]) -> list[str]:
+        """What the next batch, with columns of these Spark types, would change about a table that is there, in words.
+        SchemaError where it would be refused."""
+        held = self._database.find(self._place(table))
+        if held is None:
+            return []
+        columns = self._settled(table, types, held)
+        check_key(table, held, self._database.dialect)
+        words = [f"column {column.name} ({column.type}) is not there yet" for column in columns.added]
+        words += [f"column {column.name} becomes {column.type}" for column in (*columns.widened, *columns.changed)]
+        return [*words, *columns.warnings, *([TRIGGERS.format(held.place)] if held.triggers else [])]
+
+    def _settled(self, table: Table, types: Mapping[str, str], held: Held) -> Columns:
+        dialect = self._database.dialect
+        if self._via == "server":
+            return settle_own(table, held, own(table, dialect), dialect)
+        from strandline.sinks.delta_schema import check_columns, schema_of
+        from strandline.sinks.sql_schema import settle, wanted
+
+        schema = schema_of(types)
+        check_columns(table, schema, dialect.name)
+        new = wanted(table, schema, dialect, self._database.knows)
+        return settle(table, schema, held, new, dialect, replaced=table.mode is Mode.SNAPSHOT)
 
     def forms(self, table: Table) -> dict[str, Form | None]:
         held = self._database.find(self._place(table))
@@ -120,10 +149,10 @@ class SqlSink:
             raise TargetError("there is no target yet", where=comparison.table.where_text)
         return SqlSide(self._database, held, comparison)
 
-    def history(self) -> TargetHistory:
+    def history(self, extent: Callable[[TablePlan], Extent]) -> TargetHistory:
         from strandline.sinks.sql_history import TargetHistory
 
-        return TargetHistory(self._database)
+        return TargetHistory(self._database, extent)
 
     def cancel(self, table: str | None = None) -> None:
         for name, write in list(self._writes.items()):
@@ -151,7 +180,18 @@ class SqlSink:
         return Place(found.schema or self._database.schema, found.table)
 
     def _look(self, table: Table, place: Place) -> Seen:
-        """What is there, and that it is ours to write to.
+        """What is there, and that it is ours to write to."""
+        seen = self._looked(table, place)
+        if self._is_foreign(table, place, seen):
+            raise self._stranger(table, place)
+        return seen
+
+    def _is_foreign(self, table: Table, place: Place, seen: Seen) -> bool:
+        known = table.shared or seen.made is None or seen.entries or seen.void
+        return not known and not self._is_empty(place)
+
+    def _looked(self, table: Table, place: Place) -> Seen:
+        """What is there, and that no other table of ours has it.
 
         A table that was dropped, or made anew and is empty, holds nothing, whatever the ledger says of the one before.
         One made anew with rows was restored, its ledger with it.
@@ -166,28 +206,57 @@ class SqlSink:
             entries = [entry for entry in entries if entry.made == here]
             return Seen(here, entries, void=other)
         check_owner(table, place, entries)
-        if not entries and not table.shared and not self._is_empty(place):
-            raise TargetError(
-                f"{place} belongs to somebody else: it has rows, and no batch of Strandline's",
-                where=table.where_text,
-                why="Another hand filled it, or its ledger was lost: which rows are missing cannot be told.",
-                remedy="Give the table another `target:`, or set `shared: true` if several may write to it.\n"
-                f"To load it again:   TRUNCATE TABLE {self._database.dialect.place(place)}, and then   "
-                f"strandline sync --full -t {table.name}",
-            )
         return Seen(here, entries)
+
+    def _stranger(self, table: Table, place: Place) -> TargetError:
+        return TargetError(
+            f"{place} belongs to somebody else: it has rows, and no batch of Strandline's",
+            where=table.where_text,
+            why="Another hand filled it, or its ledger was lost: which rows are missing cannot be told.",
+            remedy="Give the table another `target:`, or set `shared: true` if several may write to it.\n"
+            f"To load it again:   TRUNCATE TABLE {self._database.dialect.place(place)}, and then   "
+            f"strandline sync --full -t {table.name}",
+            docs="docs/recipes/adopt.md#from-watermark-files",
+        )
 
     def _is_empty(self, place: Place) -> bool:
         return not self._database.rows(f"SELECT 1 FROM {self._database.dialect.place(place)} LIMIT 1")
 
-    def _refuse_overtaken(self, table: Table, place: Place, batch: Batch) -> None:
-        """A batch that fails because another one took its place, its staging table with it, is a conflict."""
+    def _brought(self, table: Table, place: Place, batch: Batch) -> Receipt | None:
+        """The batch that failed, where another run has brought it meanwhile and swept our staging table away.
+
+        BatchConflictError if what that run brought is another one.
+        """
         try:
             entry = self._look(table, place).ours(table)
         except StrandlineError:
-            return  # what went wrong first is what to tell
-        if entry is not None:
-            entry.held(batch, table)
+            return None  # what went wrong first is what to tell
+        return None if entry is None else entry.held(batch, table)
 
     def _warn(self, table: Table, messages: list[str]) -> None:
         self.warnings += [(table.name, text) for text in messages if (table.name, text) not in self.warnings]
+
+
+class SparkSink(SqlSink):
+    """Rows come through Spark, or, with `via: server`, never leave the database."""
+
+    def __init__(self, endpoint: Endpoint, database: SparkDatabase, spark: Spark, via: str = "spark") -> None:
+        super().__init__(endpoint, database, via)
+        self._filled = database
+        self._spark = spark
+
+    def _write(self, table: Table, place: Place, batch: Batch, changes: Changes) -> Write | ServerWrite:
+        if self._via == "spark":
+            from strandline.sinks.sql_write import SparkFill, Write
+
+            own = self._filled.another()  # what takes long must not keep other tables waiting
+            return Write(own, SparkFill(own, self._spark(), changes), table, place, batch, changes)
+        if changes.query is None:
+            raise ConfigError(
+                "via: server moves rows inside the database, where no transform can run",
+                where=table.where_text,
+                remedy="Leave `via: server` out, or write the transform as a `query:`.",
+            )
+        from strandline.sinks.sql_server import ServerWrite
+
+        return ServerWrite(self._database, table, place, batch, changes)

@@ -9,6 +9,8 @@ from strandline.core.errors import SchemaError, TargetError
 from strandline.core.table import Column, Mode, Table
 from strandline.sinks.sql_dialect import Field, Held, TargetDialect
 
+TRIGGERS = "{} has triggers: what they change is not what the source holds"
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -75,7 +77,7 @@ def settle_own(table: Table, held: Held, new: tuple[Column, ...], dialect: Targe
 
 def check_key(table: Table, held: Held, dialect: TargetDialect) -> None:
     """In merge mode a unique index over the key keeps two writers from making two rows of one, and finds rows."""
-    if table.mode is not Mode.MERGE:
+    if table.mode is not Mode.MERGE or not dialect.keys:
         return
     names = {dialect.fold(name) for name in table.key}
     place, listed = dialect.place(held.place), ", ".join(dialect.quote(name) for name in table.key)

@@ -6,16 +6,19 @@ source: quoting, literals, canonical text for `verify`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from strandline.core.errors import StrandlineError, TargetError
 from strandline.core.table import Column
 from strandline.sources import names
 from strandline.sources.dialect import Dialect
 from strandline.sources.jdbc import SPARKS, Reader
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 LEDGER = "strandline_ledger"
 STAGE = "strandline_stage_"
@@ -53,6 +56,11 @@ class Held:
     def column(self, name: str, fold: Callable[[str], str]) -> Column | None:
         return next((column for column in self.columns if fold(column.name) == fold(name)), None)
 
+    def spelled(self, names: Iterable[str], fold: Callable[[str], str]) -> tuple[Column, ...]:
+        """Its columns, each under that of these names which is its own in another case, where there is one."""
+        known = {fold(name): name for name in names}
+        return tuple(replace(column, name=known.get(fold(column.name), column.name)) for column in self.columns)
+
 
 @dataclass(frozen=True)
 class Field:
@@ -69,6 +77,8 @@ class Step:
 
     sql: str
     counts: tuple[str, ...] = ()
+    last: bool = False  # after its counts, the highest cursor value among the rows, as text
+    first: str = ""  # goes before it, in the same transaction
 
 
 @dataclass(frozen=True)
@@ -83,25 +93,34 @@ class Matched:
     newer: str
     gone: str  # true for a row that is to be deleted; empty: there is none
     numbered: bool
+    query: str = ""  # yields `rows` where they are not staged: the statement that merges them is to count them, too
+    last: str = ""  # SQL for the highest cursor value among those, as text
 
 
 @dataclass(frozen=True)
 class Writer:
-    """How Spark reaches the database to write. The login travels as properties, never in the URL."""
+    """How Spark reaches the database to write over JDBC. The login travels as properties, never in the URL."""
 
     url: str
     properties: Mapping[str, str] = field(repr=False)
-    translate: Callable[[str], StrandlineError | None]  # the driver's error, from the text of Spark's
+
+    def fill(self, rows: DataFrame, table: str) -> None:
+        rows.write.jdbc(self.url, table, "append", dict(self.properties))
 
 
 class TargetDialect(Dialect, Protocol):
     transactional_ddl: bool
     """Whether ALTER TABLE takes part in a transaction; where not, it ends it."""
+    retypes: bool
+    """Whether a column that holds values can be given a wider type."""
+    keys: bool
+    """Whether the database keeps a key unique; where not, it is for whoever writes."""
     now: str
     exact_text: str  # makes a text column tell any two texts apart
     overriding: str  # in an INSERT, makes a numbered column take the value given
     stamp: str  # type of a moment
     serial: str  # type of a number that the database gives out
+    long_text: str  # type of a text, the longest there is
     hashes: tuple[str, ...]  # of texts, for a comparison; the cheapest first
 
     def fold(self, name: str) -> str:
@@ -148,17 +167,21 @@ class TargetDialect(Dialect, Protocol):
     def retype_empty(self, place: Place, columns: Sequence[Column]) -> list[str]:
         """Give columns another type where there is no row whose value could be converted."""
 
-    def unless_there(self, into: str, values: str) -> str:
-        """An INSERT of one row that does nothing if one of its keys is there already."""
+    def unless_there(self, into: str, values: Mapping[str, str], keys: Sequence[Sequence[str]], /) -> str:
+        """An INSERT of one row, by column, that does nothing if one of its keys is there already."""
+
+    def lock(self, table: str, /) -> str:
+        """A statement that lets nobody else write to a table until the transaction ends; empty: there is no need, since
+        keys are kept and rows locked."""
 
     def last_first(self, value: str) -> str:
         """The highest first, NULL last."""
 
-    def row_text(self, columns: Sequence[str]) -> str:
-        """SQL for a text that is another one if any of these values is another."""
+    def count_different(self, rows: str, columns: Sequence[str]) -> str:
+        """Counts the different combinations of these columns among rows."""
 
-    def distinct(self, columns: Sequence[str]) -> str:
-        """SQL that counts the different combinations of these."""
+    def twins(self, rows: str, keys: Sequence[str], columns: Sequence[str]) -> str:
+        """Selects the keys that have rows which differ in any of these columns."""
 
     def differs(self, pairs: Sequence[tuple[str, str, str]]) -> str:
         """SQL that is true where any of these pairs (one, other, type) is not the same value, NULL being one."""
@@ -166,13 +189,19 @@ class TargetDialect(Dialect, Protocol):
     def same(self, one: str, other: str) -> str:
         """SQL for equality in which NULL equals NULL."""
 
+    def equal(self, one: str, other: str, kind: str, /) -> str:
+        """SQL for equality of two values of a type, neither NULL: not of what the database only takes for equal."""
+
+    def apart(self, value: str, kind: str, /) -> list[str]:
+        """SQL by which rows are grouped so that different values of a type stay apart."""
+
     def update(self, target: str, sets: Sequence[tuple[str, str]], rows: str, on: str) -> str:
         """Update `t` from rows `s`."""
 
-    def delete(self, target: str, rows: str, on: str) -> str:
-        """Delete from `t` what rows `s` match."""
+    def delete(self, target: str, rows: str, on: str, known: Sequence[Column], /) -> str:
+        """Delete from `t` what rows `s` match. `known`: the columns that a row is known by."""
 
-    def delete_where(self, target: str, where: str) -> str:
+    def delete_where(self, target: str, where: str, known: Sequence[Column], /) -> str:
         """Delete from `t` by a condition."""
 
     def merge(self, matched: Matched, /) -> Step | None:
@@ -201,9 +230,6 @@ class Database(Protocol):
 
     @property
     def dialect(self) -> TargetDialect: ...
-
-    @property
-    def writer(self) -> Writer: ...
 
     @property
     def schema(self) -> str:
@@ -243,6 +269,18 @@ class Database(Protocol):
     def close(self) -> None: ...
 
 
+class SparkDatabase(Database, Protocol):
+    """A database whose staging tables Spark fills."""
+
+    def another(self) -> SparkDatabase: ...
+
+    def fill(self, rows: DataFrame, stage: Place) -> None:
+        """Rows as they are staged (`c0`, `c1`, …, `part`), each partition in a transaction of its own."""
+
+    def translate(self, text: str, /) -> StrandlineError | None:
+        """What the database said meanwhile, from the text of Spark's error; None: nothing."""
+
+
 def no_schema(kind: str, schema: str, create: str) -> TargetError:
     return TargetError(
         f'the target has no {kind} "{schema}"',
@@ -253,12 +291,13 @@ def no_schema(kind: str, schema: str, create: str) -> TargetError:
 def writer(
     given: Reader,
     chosen: Mapping[str, str],
-    left_out: Collection[str],
-    translate: Callable[[str], StrandlineError | None],
+    left_out: Collection[str] = (),
+    batch: int = 10_000,
 ) -> Writer:
-    """How Spark writes where it is known how it reads: the driver's settings with `chosen` and without `left_out`."""
+    """How Spark writes where it is known how it reads: the driver's settings with `chosen` and without `left_out`.
+    `batch`: rows that it sends at once."""
     settings = {**given.properties, **chosen}
     driver = {name: value for name, value in settings.items() if name not in (*left_out, *SPARKS, "fetchsize")}
     plain = {name: value for name, value in driver.items() if name.islower()}
     address = replace(given, properties=driver).address
-    return Writer(address, {**plain, "batchsize": "10000", "isolationLevel": "READ_COMMITTED"}, translate)
+    return Writer(address, {**plain, "batchsize": str(batch), "isolationLevel": "READ_COMMITTED"})

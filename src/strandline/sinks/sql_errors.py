@@ -13,6 +13,7 @@ from strandline.core.errors import SourceError, StrandlineError, TransientError
 from strandline.core.protocols import Changes
 from strandline.core.table import Table
 from strandline.sinks.delta_errors import ours
+from strandline.sinks.postgres_copy import FAILED
 from strandline.sources.dialect import REFUSED
 
 _NUL = re.compile(rf"{REFUSED} column ([^\n]*?) with a NUL character(?!')")
@@ -41,7 +42,7 @@ def told(table: Table, changes: Changes, translate: Callable[[str], StrandlineEr
 
 def _by_target(text: str) -> bool:
     """Whether the innermost cause rose where Spark writes: a row that could not be read passes through there, too."""
-    if "BatchUpdateException" in text:
+    if "BatchUpdateException" in text or re.search(FAILED, text):
         return True
     return "savePartition" in text and "JDBCRDD" not in text.rpartition("Caused by:")[2]
 

@@ -41,15 +41,15 @@ class Merge:
     def repair(self, repair: Repair) -> list[Step]:
         """Make a part of the target equal to the rows; what may be deleted was counted before (`extras`)."""
         append, part = self.table.mode is Mode.APPEND, self._part(repair)
-        on = self._on(self._identity)
+        on, known = self._on(self._identity), [pair.column for pair in self._identity]
         steps = []
         if repair.deletes is not None and not append:
-            steps.append(Step(self.dialect.delete_where(self._target, self._extra(part)), ("deleted",)))
+            steps.append(Step(self.dialect.delete_where(self._target, self._extra(part), known), ("deleted",)))
         if self.rows.gone and not append:
             marked = f"{on} AND {self.rows.gone} AND {part}"
-            steps.append(Step(self.dialect.delete(self._target, self.rows.relation, marked), ("deleted",)))
+            steps.append(Step(self.dialect.delete(self._target, self.rows.relation, marked, known), ("deleted",)))
         if frozenset(self.table.key) not in self.held.unique:
-            steps.append(Step(self.dialect.delete(self._target, self._repeated(part), on), ("deleted",)))
+            steps.append(Step(self.dialect.delete(self._target, self._repeated(part), on, known), ("deleted",)))
         alive = "1 = 1" if append else self.rows.alive
         values = [(f"t.{self._quoted(pair)}", f"s.{pair.staged}", pair.column.type) for pair in self.rows.pairs]
         other = f"{on} AND {alive} AND {part} AND {self.dialect.differs(values)}"
@@ -63,16 +63,19 @@ class Merge:
     def _changes(self, newer: str) -> list[Step]:
         on, numbered, gone = self._on(self._keys), bool(self.held.numbered), self.rows.gone
         columns = [(self._quoted(pair), pair.staged) for pair in self.rows.pairs]
-        matched = Matched(self._target, columns, self._sets, self.rows.relation, on, newer, gone, numbered)
+        rows = self.rows
+        matched = Matched(
+            self._target, columns, self._sets, rows.relation, on, newer, gone, numbered, rows.query, rows.last
+        )
         merge = self.dialect.merge(matched)
         if merge is not None:
             return [merge]
         relation, alive = self.rows.relation, self.rows.alive
         steps = []
         if gone:
-            steps.append(
-                Step(self.dialect.delete(self._target, relation, f"{on} AND {gone} AND {newer}"), ("deleted",))
-            )
+            known = [pair.column for pair in self._keys]
+            marked = f"{on} AND {gone} AND {newer}"
+            steps.append(Step(self.dialect.delete(self._target, relation, marked, known), ("deleted",)))
         if self._sets:
             alive_on = f"{on} AND {alive} AND {newer}"
             steps.append(Step(self.dialect.update(self._target, self._sets, relation, alive_on), ("updated",)))
@@ -112,7 +115,8 @@ class Merge:
         texts = []
         for pair in pairs:
             one, other = f"t.{self._quoted(pair)}", f"s.{pair.staged}"
-            texts.append(f"{one} = {other}" if pair in self._keys else self.dialect.same(one, other))
+            keyed = pair in self._keys
+            texts.append(self.dialect.equal(one, other, pair.column.type) if keyed else self.dialect.same(one, other))
         return " AND ".join(texts)
 
     def _newer(self) -> str:
@@ -128,13 +132,15 @@ class Merge:
         cursor = self.table.cursor
         if cursor is None or cursor.kind is Kind.VERSION:
             return None
-        return next((pair for pair in self.rows.pairs if pair.column.name == cursor.column), None)
+        fold = self.dialect.fold
+        return next((pair for pair in self.rows.pairs if fold(pair.column.name) == fold(cursor.column)), None)
 
     def _quoted(self, pair: Pair) -> str:
         return self.dialect.quote(pair.column.name)
 
     def _part(self, repair: Repair) -> str:
-        return f"({in_part(self.dialect, replace(self.table, columns=self.held.columns), repair.part)})"
+        held = self.held.spelled(self.table.key, self.dialect.fold)
+        return f"({in_part(self.dialect, replace(self.table, columns=held), repair.part)})"
 
     def _extra(self, part: str) -> str:
         return f"{part} AND NOT EXISTS (SELECT 1 FROM {self.rows.relation} s WHERE {self._on(self._identity)})"

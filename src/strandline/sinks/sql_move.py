@@ -14,6 +14,7 @@ from strandline.core.window import Repair
 from strandline.sinks.sql_dialect import Database, Held, Place, Session
 from strandline.sinks.sql_ledger import CONFLICT, Entry, Ledger, Seen
 from strandline.sinks.sql_merge import Merge
+from strandline.sinks.sql_stage import moved
 
 
 class Move:
@@ -38,8 +39,9 @@ class Move:
                 )
             key = self._table.key if self._table.mode is Mode.MERGE else ()
             self.alter(self._dialect.create(self._place, columns, key, self._table.comment))
-        self._ledger.create()
-        self._ledger.claim(self._table, self._made(), seen.void)
+        if seen.void or seen.ours(self._table) is None:
+            self._ledger.create()
+            self._ledger.claim(self._table, self._made(), seen.void)
         held = self._database.find(self._place)
         if held is None:
             raise TransientError(f"{self._place} was dropped just now")
@@ -55,7 +57,7 @@ class Move:
             try:
                 if self._ledger.move(session, entry, self._batch, merge.rows.read, made):
                     applied, done = self._rows(session, merge, changed, how, repair), True
-                    self._ledger.count(session, entry, applied)
+                    self._ledger.count(session, entry, merge.rows.read, applied)
             finally:
                 self._transaction = None
         if done:
@@ -76,11 +78,12 @@ class Move:
     def _clear(self, entry: Entry, changed: Sequence[Column]) -> None:
         """Where ALTER TABLE ends a transaction, rows go first, in one of their own, and then the columns change: if
         this run dies in between, the table is empty until the next one has filled it."""
+        statements = self._dialect.retype_empty(self._place, changed)
         with self._database.transaction() as session:
             if not self._ledger.ready(session, entry, self._batch):
                 raise self._conflict()
             session.run(f"DELETE FROM {self._dialect.place(self._place)}")
-        self.alter(self._dialect.retype_empty(self._place, changed))
+        self.alter(statements)
 
     @contextmanager
     def _shared(self) -> Iterator[None]:
@@ -96,6 +99,7 @@ class Move:
         self, session: Session, merge: Merge, changed: Sequence[Column], how: How, repair: Repair | None
     ) -> Applied:
         counted: Counter[str] = Counter()
+        read = merge.rows.read
         if repair is not None:
             self._check_deletes(session, merge, repair)
             steps = merge.repair(repair)
@@ -107,13 +111,19 @@ class Move:
             for statement in self._dialect.retype_empty(self._place, changed):
                 session.run(statement)
         for step in steps:
+            if step.first:
+                session.run(step.first)
             if len(step.counts) > 1:
-                counted.update(dict(zip(step.counts, map(int, session.rows(step.sql)[0]), strict=True)))
+                row = session.rows(step.sql)[0]
+                found = dict(zip(step.counts, map(int, row[: len(step.counts)]), strict=True))
+                counted.update(found)
+                if step.last:
+                    read = replace(read, rows_read=found["read"], last_value=moved(self._table, row[-1]))
             else:
                 rows = session.run(step.sql)
                 counted.update(dict.fromkeys(step.counts, rows))
         return replace(
-            merge.rows.read,
+            read,
             rows_inserted=counted["inserted"],
             rows_updated=counted["updated"],
             rows_deleted=counted["deleted"],

@@ -65,7 +65,7 @@ def settle(
             continue
         else:
             fresh = replace(fresh, name=present.name, nullable=present.nullable, comment=present.comment)
-            if kind is not None and widens(kind, field.dataType):
+            if kind is not None and dialect.retypes and widens(kind, field.dataType):
                 widened.append(fresh)
                 words.append(StructField(present.name, field.dataType))
             else:

@@ -20,7 +20,8 @@ class SqlSide(DatabaseSide):
     def __init__(self, database: Database, held: Held, comparison: Comparison) -> None:
         dialect = database.dialect
         asked = comparison.table
-        column = held.column(asked.cursor.column, dialect.fold) if asked.cursor else None
+        cursor = comparison.cursor
+        column = held.column(cursor.column, dialect.fold) if cursor else None
         table = replace(
             asked,
             source=str(held.place),
@@ -28,7 +29,7 @@ class SqlSide(DatabaseSide):
             where=None,
             deleted=None,
             cursor=None if column is None else dialect.cursor(column),
-            columns=held.columns,
+            columns=held.spelled([name for name, _ in (*comparison.key, *comparison.columns)], dialect.fold),
         )
         self._open = ExitStack()
         session = self._open.enter_context(database.snapshot())

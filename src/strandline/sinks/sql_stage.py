@@ -1,4 +1,4 @@
-"""A batch's rows on their way into a database: a staging table of this attempt alone, filled by Spark, then read.
+"""A batch's rows on their way into a database: a staging table of this attempt alone, filled, then read.
 
 Spark may run a task again that had committed, or two at once: each row carries its partition and what the database
 calls the transaction that brought it. One transaction per partition is chosen, once, and only its rows are ever read.
@@ -10,13 +10,13 @@ import json
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from strandline.core.batch import Applied, Batch
 from strandline.core.errors import SourceError, WindowError
 from strandline.core.protocols import Changes
 from strandline.core.table import Column, Table
-from strandline.core.watermark import Watermark
+from strandline.core.watermark import Kind, Watermark
 from strandline.sinks.sql_dialect import STAGE, Database, Place, TargetDialect
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class Rows:
     pairs: tuple[Pair, ...]
     operation: bool  # there is a column `op`
     read: Applied
+    query: str = ""  # yields them under the name `relation`, where they are not staged; then nothing was counted yet
+    last: str = ""  # SQL for the highest cursor value among those, as text
 
     @property
     def gone(self) -> str:
@@ -75,11 +77,11 @@ class Staging:
         for statement in self._dialect.create_stage(self.place, staged, self._owner):
             self._database.run(statement)
 
-    def fill(self, frame: DataFrame) -> None:
-        """Spark's part: every partition in a transaction of its own."""
+    def shaped(self, frame: DataFrame) -> DataFrame:
+        """Spark's rows as they are staged."""
         from pyspark.sql import functions as sql
 
-        operation, writer = self._changes.operation, self._database.writer
+        operation = self._changes.operation
         fields = [field for field in frame.schema.fields if field.name != operation]
         staged = [
             sql.expr(self._dialect.staged(field.name, field.dataType.simpleString())).alias(f"c{at}")
@@ -87,13 +89,11 @@ class Staging:
         ]
         if operation:
             staged.append(sql.col(f"`{operation.replace('`', '``')}`").cast("string").alias("op"))
-        rows = frame.select(*staged, sql.spark_partition_id().alias("part"))
-        rows.write.jdbc(writer.url, self._name, "append", dict(writer.properties))
+        return frame.select(*staged, sql.spark_partition_id().alias("part"))
 
     def take(self) -> None:
         """The database's part, where the rows are its own: one statement, which locks none of them."""
-        names = [*(pair.staged for pair in self._pairs), *(["op"] if self._changes.operation else [])]
-        listed = ", ".join(names)
+        listed = ", ".join(self._names)
         with self._database.transaction() as session:
             session.run(f"INSERT INTO {self._name} ({listed}, part) SELECT {listed}, 0 FROM ({self._changes.query}) q")
 
@@ -102,29 +102,43 @@ class Staging:
 
         SourceError: a NULL in the key, or rows of one key that nothing orders.
         """
-        nulls = " OR ".join(f"{name} IS NULL" for name in self._keys) if self._keyed else "1 = 0"
-        last = self._last_moved()
-        found = self._database.rows(
-            f"SELECT part, tag, count(*), sum(CASE WHEN {nulls} THEN 1 ELSE 0 END), {last} "
-            f"FROM {self._name} GROUP BY part, tag"
-        )
-        chosen = {
-            part: (tag, int(rows), int(nulls), last) for part, tag, rows, nulls, last in sorted(found, reverse=True)
-        }
-        self._refuse_nulls(sum(empty for _, _, empty, _ in chosen.values()))
-        moved = [mark for *_, last in chosen.values() if (mark := self._watermark(last)) is not None]
-        read = Applied(sum(rows for _, rows, _, _ in chosen.values()), last_value=max(moved, default=None))
-        self._database.run(self._dialect.analyze(self.place))
-        listed = ", ".join(f"({part}, {self._dialect.string(str(tag))})" for part, (tag, *_) in chosen.items())
-        where = f"(part, tag) IN ({listed})" if listed else "1 = 0"
-        names = [*(pair.staged for pair in self._pairs), *(["op"] if self._changes.operation else [])]
-        plain = f"(SELECT {', '.join(names)} FROM {self._name} WHERE {where})"
+        plain, read = self._staged()
         once = self._changes.unique or not self._keyed or self._all_different(plain, read.rows_read)
-        relation = plain if once else self._last_per_key(plain, names)
+        relation = plain if once else self._last_per_key(plain)
         return Rows(relation, self._pairs, self._changes.operation is not None, read)
+
+    def _staged(self) -> tuple[str, Applied]:
+        """What follows FROM for every row that counts, and how many those are."""
+        found = self._database.rows(
+            f"SELECT part, tag, {', '.join(self._counts())} FROM {self._name} GROUP BY part, tag"
+        )
+        chosen = {part: (tag, counts) for part, tag, *counts in sorted(found, reverse=True)}
+        read = self._read([counts for _, counts in chosen.values()])
+        self._database.run(self._dialect.analyze(self.place))
+        listed = ", ".join(f"({part}, {self._dialect.string(str(tag))})" for part, (tag, _) in chosen.items())
+        where = f"(part, tag) IN ({listed})" if listed else "1 = 0"
+        return f"(SELECT {', '.join(self._names)} FROM {self._name} WHERE {where})", read
+
+    def _counts(self) -> list[str]:
+        """SQL that counts rows and those with a NULL in the key, and finds the highest cursor value."""
+        nulls = " OR ".join(f"{name} IS NULL" for name in self._keys) if self._keyed else "1 = 0"
+        return ["count(*)", f"sum(CASE WHEN {nulls} THEN 1 ELSE 0 END)", self._last]
+
+    def _read(self, counts: Sequence[Sequence[Any]]) -> Applied:
+        self._refuse_nulls(sum(int(nulls or 0) for _, nulls, _ in counts))
+        marks = [mark for *_, last in counts if (mark := moved(self._table, last)) is not None]
+        return Applied(sum(int(rows) for rows, *_ in counts), last_value=max(marks, default=None))
 
     def drop(self) -> None:
         self._database.drop(self.place)
+
+    @property
+    def _names(self) -> list[str]:
+        return [*(pair.staged for pair in self._pairs), *(["op"] if self._changes.operation else [])]
+
+    @property
+    def _last(self) -> str:
+        return last_moved(self._dialect, self._table, self._pairs)
 
     @property
     def _keyed(self) -> bool:
@@ -137,20 +151,9 @@ class Staging:
         staged = {fold(pair.column.name): pair.staged for pair in self._pairs}
         return [staged[fold(name)] for name in self._table.key]
 
-    def _last_moved(self) -> str:
-        cursor = self._table.cursor
-        pair = next((pair for pair in self._pairs if cursor and pair.column.name == cursor.column), None)
-        own = pair and self._dialect.cursor(pair.column)
-        return self._dialect.text(own, f"max({pair.staged})") if pair and own else "NULL"
-
-    def _watermark(self, text: object) -> Watermark | None:
-        cursor = self._table.cursor
-        if text is None or cursor is None:
-            return None
-        try:
-            return Watermark(cursor.kind, str(text))
-        except WindowError:  # a cursor that `transform` made something else: nothing to report
-            return None
+    def _apart(self, names: Sequence[str]) -> list[str]:
+        kinds = {pair.staged: pair.column.type for pair in self._pairs}
+        return [text for name in names for text in self._dialect.apart(name, kinds.get(name, ""))]
 
     def _refuse_nulls(self, rows: int) -> None:
         if rows:
@@ -161,18 +164,18 @@ class Staging:
             )
 
     def _all_different(self, plain: str, rows: int) -> bool:
-        ((keys,),) = self._database.rows(f"SELECT {self._dialect.distinct(self._keys)} FROM {plain} s")
+        ((keys,),) = self._database.rows(self._dialect.count_different(plain, self._apart(self._keys)))
         return int(keys) == rows
 
-    def _last_per_key(self, plain: str, names: Sequence[str]) -> str:
+    def _last_per_key(self, plain: str) -> str:
         """The last change of each key; among equals an upsert beats a delete, equal rows are one. Else SourceError."""
-        keys, order = ", ".join(self._keys), self._order()
+        apart, order, names = self._apart(self._keys), self._order(), self._names
+        keys = ", ".join(apart)
         ranked = plain
         if order:
             rank = f"rank() OVER (PARTITION BY {keys} ORDER BY {order})"
             ranked = f"(SELECT * FROM (SELECT {', '.join(names)}, {rank} AS n FROM {plain} a) b WHERE n = 1)"
-        text = self._dialect.row_text(names)
-        twins = f"SELECT {keys} FROM {ranked} c GROUP BY {keys} HAVING count(DISTINCT {text}) > 1"
+        twins = self._dialect.twins(ranked, apart, self._apart(names))
         ((found,),) = self._database.rows(f"SELECT count(*) FROM ({twins}) d")
         if found:
             raise self._twins(int(found))
@@ -181,8 +184,9 @@ class Staging:
         return f"(SELECT {', '.join(names)} FROM ({numbered}) b WHERE n = 1)"
 
     def _order(self) -> str:
-        staged = {pair.column.name: pair.staged for pair in self._pairs}
-        order = [self._dialect.last_first(staged[name]) for name in self._changes.order if name in staged]
+        fold = self._dialect.fold
+        staged = {fold(pair.column.name): pair.staged for pair in self._pairs}
+        order = [self._dialect.last_first(staged[fold(name)]) for name in self._changes.order if fold(name) in staged]
         if order and self._changes.operation:
             order.append("CASE WHEN op = 'delete' THEN 1 ELSE 0 END")
         return ", ".join(order)
@@ -198,6 +202,28 @@ class Staging:
             remedy=f"Find them:   SELECT {listed}, count(*) FROM {table.source} GROUP BY {listed} HAVING count(*) > 1\n"
             "Then choose a `key:` that is unique.",
         )
+
+
+def last_moved(dialect: TargetDialect, table: Table, pairs: Sequence[Pair]) -> str:
+    """SQL for the highest cursor value among the rows, as text. Versions are not in the rows: a column of that name is
+    somebody's own."""
+    cursor, fold = table.cursor, dialect.fold
+    if cursor is None or cursor.kind is Kind.VERSION:
+        return "NULL"
+    pair = next((pair for pair in pairs if fold(pair.column.name) == fold(cursor.column)), None)
+    own = pair and dialect.cursor(pair.column)
+    return dialect.text(own, f"max({pair.staged})") if pair and own else "NULL"
+
+
+def moved(table: Table, text: object) -> Watermark | None:
+    """What `last_moved` yielded."""
+    cursor = table.cursor
+    if text is None or cursor is None:
+        return None
+    try:
+        return Watermark(cursor.kind, str(text))
+    except WindowError:  # a cursor that `transform` made something else: nothing to report
+        return None
 
 
 def owner(table: Table, place: Place) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from strandline.core.compare import Comparison, Form
 from strandline.core.errors import SourceError, StrandlineError
 from strandline.core.position import Holder, Horizon
-from strandline.core.table import Table, TableInfo
+from strandline.core.table import Column, Table, TableInfo
 from strandline.core.watermark import Cursor, Kind, Watermark
 from strandline.core.window import Slice, Window, by_cursor, by_key
 from strandline.sources.dialect import Dialect, column_of, in_slice, in_window
@@ -38,12 +38,17 @@ class Session(Protocol):
     def close(self) -> None: ...
 
 
+Barrier = Callable[[], Holder | None]
+"""Notes everything in flight and waits until all of it has ended; whoever has not in time is returned."""
 _COUNTED = 20_000
 EMPTY = "the table is empty"
 
 
 class DatabaseSource(ABC):
-    """One database as a source. Errors of one table never disturb the others."""
+    """One database as a source. Errors of one table never disturb the others.
+
+    `barrier` None: nothing stands behind the horizons, and tables re-read what may have come late.
+    """
 
     def __init__(
         self,
@@ -52,7 +57,7 @@ class DatabaseSource(ABC):
         reader: Reader,
         *,
         guard: timedelta,
-        barrier: str | None,
+        barrier: Barrier | None,
         readers: int | None,
     ) -> None:
         self.session = session
@@ -67,31 +72,42 @@ class DatabaseSource(ABC):
     def identity(self) -> str: ...
 
     @abstractmethod
-    def tables(self, patterns: Sequence[str], queries: Mapping[str, str]) -> dict[str, TableInfo | StrandlineError]: ...
+    def find(self, patterns: Sequence[str]) -> dict[str, TableInfo | StrandlineError]:
+        """Every table and view that a name or glob matches, as `tables` gives them."""
+
+    @abstractmethod
+    def describe(self, sql: str) -> tuple[Column, ...]:
+        """A statement's columns as the server describes them. No row is read."""
 
     @abstractmethod
     def server(self) -> Server:
         """The server's clock and zone, read once per session."""
 
     @abstractmethod
-    def cast_type(self, cast: str) -> str:
-        """A type a person wrote, in the database's own words."""
-
-    @abstractmethod
     def clock(self) -> str:
-        """T0: the database's clock, in UTC. SourceError where a barrier cannot work: a standby, a replica."""
+        """T0: the database's clock, in UTC. SourceError where the barrier cannot work: a standby, a replica."""
 
     @abstractmethod
     def tops(self, tables: Sequence[Table]) -> dict[str, Horizon | StrandlineError]:
         """For integer cursors: the horizon as it will be if everything now in flight ends."""
 
     @abstractmethod
-    def drain(self) -> Holder | None:
-        """Note everything in flight and wait until all of it has ended; whoever has not in time is returned."""
-
-    @abstractmethod
     def estimate(self, table: Table, condition: str) -> int | None:
         """The optimizer's guess of the rows that meet a condition."""
+
+    def tables(self, patterns: Sequence[str], queries: Mapping[str, str]) -> dict[str, TableInfo | StrandlineError]:
+        found = self.find(patterns) if patterns else {}
+        return {**found, **{name: self._described(name, query) for name, query in queries.items()}}
+
+    def _described(self, name: str, query: str) -> TableInfo | StrandlineError:
+        try:
+            return TableInfo(name, self.describe(f"SELECT * FROM ({query}\n) t LIMIT 0"), kind="query")
+        except SourceError as error:
+            return SourceError(f"the query cannot be run: {error.message}", where=name)
+
+    def cast_type(self, cast: str) -> str:
+        """A type a person wrote, in the database's own words."""
+        return self.describe(f"SELECT CAST(NULL AS {cast})")[0].type
 
     def resolve(self, table: Table, info: TableInfo, zone: str | None) -> Table:
         resolved, warnings = resolve(self, table, info, zone)
@@ -103,7 +119,7 @@ class DatabaseSource(ABC):
         at = self.clock()
         found = self.tops([table for table in tables if table.cursor and table.cursor.kind is Kind.INTEGER])
         guarded = [table for table in tables if table.cursor and not isinstance(found.get(table.name), StrandlineError)]
-        holder = self.drain() if guarded and self.barrier is None else None
+        holder = self.barrier() if guarded and self.barrier else None
         for table in tables:
             if table.cursor is None:
                 found[table.name] = Horizon(Watermark(Kind.TIMESTAMP, at))
@@ -132,14 +148,17 @@ class DatabaseSource(ABC):
         found = replace(found, observed=at)
         if table.cursor is None:
             return found
-        if self.barrier is not None:
-            return replace(
-                found, proven=False, note=f"no barrier ({self.barrier}): late commits are found by re-reading"
-            )
+        if self.barrier is None:
+            return replace(found, proven=False, note=self.without_barrier(table))
         return replace(found, high=None, held_by=holder, reach=found.high) if holder else found
+
+    def without_barrier(self, _table: Table, /) -> str:
+        """What a plan says where no barrier stands behind the horizon."""
+        return "no barrier (lookback): late commits are found by re-reading"
 
     def pending(self, windows: Mapping[str, tuple[Table, Window]]) -> dict[str, int | StrandlineError | None]:
         found: dict[str, int | StrandlineError | None] = {}
+        some: dict[str, str] = {}  # which rows are waiting, where any are
         items = list(windows.items())
         for name, answer in self.each(items, lambda item: item[0], lambda item: self._waiting(*item[1])):
             table, window = windows[name]
@@ -150,10 +169,10 @@ class DatabaseSource(ABC):
             if nulls and table.nulls != "include":
                 found[name] = self._null_cursors(table)
             elif waiting or nulls:
-                found[name] = self._waiting_rows(table, in_window(self.dialect, table, window, nulls))
+                some[name] = in_window(self.dialect, table, window, nulls)
             else:
                 found[name] = 0
-        return found
+        return found | self._waiting_rows({name: (windows[name][0], where) for name, where in some.items()})
 
     def fingerprints(self, windows: Mapping[str, tuple[Table, Window]]) -> dict[str, str | StrandlineError]:
         found = self.each(list(windows.items()), lambda item: item[0], lambda item: self._fingerprint(*item[1]))
@@ -201,11 +220,21 @@ class DatabaseSource(ABC):
             return f"{inside}, 1 = 0"
         return f"{inside}, EXISTS (SELECT 1 FROM {relation} WHERE {self._null_cursor(table, table.cursor)})"
 
-    def _waiting_rows(self, table: Table, condition: str) -> int:
+    def _waiting_rows(self, some: Mapping[str, tuple[Table, str]]) -> dict[str, int | StrandlineError]:
         """Counted up to a number that is cheap to count, whatever the statistics say; estimated beyond it."""
+        found: dict[str, int | StrandlineError] = {}
+        for name, answer in self.each(list(some.items()), lambda item: item[0], lambda item: self._counted(*item[1])):
+            table, condition = some[name]
+            if isinstance(answer, SourceError):
+                found[name] = answer.at(table.where_text)
+                continue
+            counted = int(answer[0])
+            found[name] = counted if counted < _COUNTED else max(_COUNTED, self.estimate(table, condition) or 0)
+        return found
+
+    def _counted(self, table: Table, condition: str) -> str:
         some = f"SELECT 1 FROM {self.dialect.relation(table)} WHERE {condition} LIMIT {_COUNTED}"
-        counted = int(self.session.rows(f"SELECT count(*) FROM ({some}) q")[0][0])
-        return counted if counted < _COUNTED else max(_COUNTED, self.estimate(table, condition) or 0)
+        return f"n FROM (SELECT count(*) AS n FROM ({some}) s) q"
 
     def _null_cursor(self, table: Table, cursor: Cursor) -> str:
         where = f"({table.where}\n) AND " if table.where else ""
@@ -309,6 +338,10 @@ class DatabaseSource(ABC):
         found = self._values(table.cursor, self.quantiles(table, column, whole, max(1, rows // self.readers)))
         cuts_at = [self.dialect.literal(table.cursor, cut) for cut in sorted(set(found))]
         return Tiles.cut(column, cuts_at, steady=False)
+
+    def spark_types(self, table: Table) -> dict[str, str]:
+        """The Spark type of each column as it is read, before any transform."""
+        return {column.name: self.dialect.carry(column).type for column in table.columns}
 
     def forms(self, table: Table) -> dict[str, Form | None]:
         return {column.name: self.dialect.form(column) for column in table.columns}

@@ -26,6 +26,12 @@ class Carried:
     spark: str
     value: str = "{}"
     portable: Carried | None = None  # instead, where Spark's JVM is not known to run in UTC
+    made: str = ""  # the type of `value`, where it is another than the one that arrives
+
+    @property
+    def type(self) -> str:
+        """The Spark type that the column has in the end, as `simpleString` spells it."""
+        return (self.made or self.spark).lower()
 
 
 REFUSED = "strandline refuses"
@@ -91,8 +97,9 @@ class Dialect(Protocol):
     def canonical(self, column: Column, form: Form) -> str:
         """SQL for the column's canonical text in a form that it shares (`verify.canonical`); NULL stays NULL."""
 
-    def counted(self, column: Column, form: Form) -> str:
-        """SQL for a column's value as a number of 64 bits, where its form is one; NULL stays NULL."""
+    def counted(self, column: Column, form: Form, hash: str, /) -> str:
+        """SQL for a column's value as a number of 64 bits, where its form is one; NULL stays NULL. `hash`: of texts, as
+        the comparison has it."""
 
     def hashed(self, texts: Sequence[str]) -> str:
         """SQL for the MD5, in hexadecimal, of texts joined, none of them NULL."""
@@ -152,7 +159,7 @@ def in_hash(dialect: Dialect, table: Table, part: KeyHash) -> str:
     columns = {column.name: column for column in table.columns}
     forms = zip(table.key, part.forms, strict=True)
     number = dialect.number([marked(dialect, columns[name], Form.parse(form)) for name, form in forms], part.hash)
-    return f"({number} & {part.modulo - 1}) IN ({', '.join(map(str, part.remainders))})"
+    return f"({number} % {part.modulo}) IN ({', '.join(map(str, part.remainders))})"
 
 
 def marked(dialect: Dialect, column: Column, form: Form) -> str:

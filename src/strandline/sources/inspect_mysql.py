@@ -8,7 +8,7 @@ from typing import NamedTuple
 from strandline.core.table import TableInfo
 from strandline.sources.database import Session
 from strandline.sources.dialect import Dialect
-from strandline.sources.inspection import Hidden, Numbers, Stamp, assigns
+from strandline.sources.inspection import CONSTRAINT, Hidden, Numbers, Stamp, assigns
 from strandline.sources.names import split
 
 _COLUMN = """
@@ -41,6 +41,8 @@ class _Column(NamedTuple):
 
 
 class MysqlCatalog:
+    key_remedy = CONSTRAINT
+
     def __init__(self, session: Session, dialect: Dialect) -> None:
         self._session = session
         self._dialect = dialect

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from strandline.core.table import TableInfo
 from strandline.sources.database import Session
 from strandline.sources.dialect import Dialect
-from strandline.sources.inspection import Hidden, Numbers, Stamp, assigns
+from strandline.sources.inspection import CONSTRAINT, Hidden, Numbers, Stamp, assigns
 from strandline.sources.names import split
 
 _FIND = "c.relname = {table} AND n.nspname = {schema}"
@@ -53,6 +53,8 @@ HAVING bool_and(p.provolatile = 'v' OR (p.provolatile = 's' AND n.nspname <> 'pg
 
 
 class PostgresCatalog:
+    key_remedy = CONSTRAINT
+
     def __init__(self, session: Session, dialect: Dialect) -> None:
         self._session = session
         self._dialect = dialect

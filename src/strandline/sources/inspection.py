@@ -1,7 +1,7 @@
 """Looking at a database for `doctor` and `init`: what stamps a column, how old its newest row is, whose clock is right.
 
-Owns what both dialects share; the catalog questions are in `inspect_postgres` and `inspect_mysql`. Reads only, over
-the planning connection, and nothing that would read a large table: counts stop at `COUNTED`.
+Owns what the dialects share; the catalog questions are in `inspect_postgres` and its like. Reads only, over the
+planning connection, and nothing that would read a large table: counts stop at `COUNTED`.
 """
 
 from __future__ import annotations
@@ -63,6 +63,9 @@ class Hidden:
 class Catalog(Protocol):
     """What one database's catalog is asked."""
 
+    key_remedy: str
+    """What to do about a key that no constraint keeps unique."""
+
     def product(self) -> str:
         """Product and version."""
 
@@ -98,6 +101,10 @@ def catalog_of(source: DatabaseSource) -> Catalog:
         from strandline.sources.inspect_postgres import PostgresCatalog
 
         return PostgresCatalog(source.session, source.dialect)
+    if source.dialect.name == "Snowflake":
+        from strandline.sources.inspect_snowflake import SnowflakeInspection
+
+        return SnowflakeInspection(source.session, source.dialect)
     from strandline.sources.inspect_mysql import MysqlCatalog
 
     return MysqlCatalog(source.session, source.dialect)
@@ -181,7 +188,10 @@ def readable(source: DatabaseSource, table: Table) -> None:
 
 def quick(info: TableInfo, column: str) -> bool:
     """Whether questions about the column's values can be asked without reading a large table."""
-    return column in info.indexed or (info.estimated_rows is not None and info.estimated_rows <= SCANNED)
+    return not info.lacks_index(column) or (info.estimated_rows is not None and info.estimated_rows <= SCANNED)
+
+
+CONSTRAINT = "If it is unique, let the database keep it so by a UNIQUE constraint."
 
 
 def assigns(body: str, column: str, *, exact: bool) -> bool:

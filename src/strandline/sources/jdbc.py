@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 from strandline.core.batch import How
 from strandline.core.errors import ConfigError, SourceError, StrandlineError, TransientError
+from strandline.core.protocols import Files
 from strandline.core.table import Table
 from strandline.core.window import Repair, Slice
 from strandline.sources.dialect import Carried, Dialect, column_of, in_slice, refusal
@@ -77,10 +78,26 @@ class Tiles:
         return cls(column, (f"p < {at[0]} OR p IS NULL", *middle, f"p >= {at[-1]}"), steady)
 
 
+def translator(
+    said: re.Pattern[str], lost: re.Pattern[str], role: str, fault: Callable[[str], StrandlineError]
+) -> Callable[[str], StrandlineError | None]:
+    """What a driver's error means, from the text of Spark's, in which `said` finds the driver's words; None: it said
+    nothing. `lost` knows a connection that failed, `fault` the rest."""
+
+    def translate(text: str) -> StrandlineError | None:
+        found = said.search(text)
+        if found is None:
+            return None
+        words = found[1].strip()
+        return TransientError(f"the {role}'s connection failed: {words}") if lost.search(words) else fault(words)
+
+    return translate
+
+
 class JdbcChanges:
     """A slice's rows, read when a sink runs its action: on connections that are newer than the horizon."""
 
-    files: Sequence[str] | None = None
+    files: Files | None = None
     how: How | None = None
     repair: Repair | None = None
 
@@ -133,44 +150,34 @@ class JdbcChanges:
     def frame(self, spark: SparkSession) -> DataFrame:
         from pyspark.sql import functions
 
-        transform = None if self.table.transform is None else load_transform(self.table.transform)
         names = [column.name for column in self.table.columns]
         carried = [self.dialect.carry(column) for column in self.table.columns]
         if verdict := self._verdict:
             names, carried = [*names, OPERATION], [*carried, Carried(verdict, "STRING")]
         if not _runs_in_utc(spark):
             carried = [each.portable or each for each in carried]
-        relation = self._relation(carried)
+        read = self.read(spark, carried)
+        values = [functions.expr(each.value.format(f"c{at}")) for at, each in enumerate(carried)]
+        frame = read.select([value.alias(name, metadata={}) for value, name in zip(values, names, strict=True)])
+        return transformed(self.table, self.operation, frame) if self.table.transform else frame
+
+    def read(self, spark: SparkSession, carried: Sequence[Carried]) -> DataFrame:
+        """The columns as they arrive, `c0`, `c1`, …"""
+        relation = f"({self.statement(carried)}\n) strandline"
         log.debug("%s: %s, readers: %s", self.table.where_text, relation, self._tiles.conditions)
-        read = spark.read.jdbc(
+        return spark.read.jdbc(
             self.reader.address,
             relation,
             predicates=list(self._tiles.conditions),
-            properties={**self.reader.properties, "customSchema": _schema(carried)},
+            properties={**self.reader.properties, "customSchema": schema_text(carried)},
         )
-        values = [functions.expr(each.value.format(f"c{at}")) for at, each in enumerate(carried)]
-        frame = read.select([value.alias(name, metadata={}) for value, name in zip(values, names, strict=True)])
-        return frame if transform is None else self._transformed(frame, transform)
 
-    def _relation(self, carried: Sequence[Carried]) -> str:
+    def statement(self, carried: Sequence[Carried]) -> str:
         select = [f"{each.expression} AS c{at}" for at, each in enumerate(carried)]
         if self._tiles.column:
             select.append(f"{self._tiles.column} AS p")
         source = f"{self.dialect.relation(self.table)} WHERE {in_slice(self.dialect, self.table, self.slice)}"
-        return f"(SELECT {MARK} {', '.join(select)} FROM {source}\n) strandline"
-
-    def _transformed(self, frame: DataFrame, transform: Transform) -> DataFrame:
-        where, name = self.table.where_text, self.table.transform
-        try:
-            result = transform(frame)
-        except Exception as error:
-            raise SourceError(f"transform {name} failed: {error}", where=where) from error
-        needed = [*self.table.key, *([self.operation] if self.operation else [])]
-        lost = [column for column in needed if column not in getattr(result, "columns", ())]
-        if lost:
-            remedy = f"Return a DataFrame that keeps {', '.join(needed)}"
-            raise SourceError(f"transform {name} lost {', '.join(lost)}", where=where, remedy=remedy)
-        return result
+        return f"SELECT {MARK} {', '.join(select)} FROM {source}"
 
     def translate(self, error: Exception) -> StrandlineError | None:
         if isinstance(error, StrandlineError):
@@ -193,7 +200,7 @@ def _runs_in_utc(spark: SparkSession) -> bool:
     return True
 
 
-def _schema(carried: Sequence[Carried]) -> str:
+def schema_text(carried: Sequence[Carried]) -> str:
     return ", ".join(f"c{at} {each.spark}" for at, each in enumerate(carried))
 
 
@@ -211,3 +218,27 @@ def load_transform(name: str) -> Transform:
         raise ConfigError(f"transform {name} is not a function")
     transform: Transform = found
     return transform
+
+
+def _carry(name: str) -> None:
+    """Functions that it hands to Spark's Python workers go there whole: on a server the module is not there, or is as
+    it was when a worker first read it."""
+    module = importlib.import_module(name.partition(":")[0])
+    importlib.import_module("pyspark.cloudpickle").register_pickle_by_value(module)
+
+
+def transformed(table: Table, operation: str | None, frame: DataFrame) -> DataFrame:
+    """The frame as the table's `transform` makes it; it must keep the key and the operation."""
+    transform = load_transform(table.transform or "")
+    if hasattr(frame.sparkSession, "cloneSession"):
+        _carry(table.transform or "")
+    try:
+        result = transform(frame)
+    except Exception as error:
+        raise SourceError(f"transform {table.transform} failed: {error}", where=table.where_text) from error
+    needed = [*table.key, *([operation] if operation else [])]
+    lost = [column for column in needed if column not in getattr(result, "columns", ())]
+    if lost:
+        remedy = f"Return a DataFrame that keeps {', '.join(needed)}"
+        raise SourceError(f"transform {table.transform} lost {', '.join(lost)}", where=table.where_text, remedy=remedy)
+    return result

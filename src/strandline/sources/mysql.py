@@ -14,13 +14,13 @@ from functools import cached_property
 
 from strandline.core.errors import SourceError, StrandlineError
 from strandline.core.position import Holder, Horizon
-from strandline.core.table import Table, TableInfo
+from strandline.core.table import Column, Table, TableInfo
 from strandline.core.watermark import Kind, Watermark
 from strandline.endpoint import Endpoint
 from strandline.sources.database import EMPTY, DatabaseSource
 from strandline.sources.dialect import column_of
 from strandline.sources.mysql_barrier import Barrier
-from strandline.sources.mysql_catalog import Catalog, conditions, described
+from strandline.sources.mysql_catalog import Catalog, conditions
 from strandline.sources.mysql_dialect import MySqlDialect
 from strandline.sources.mysql_session import MySqlSession, reader
 from strandline.sources.names import split
@@ -40,7 +40,7 @@ class MySqlSource(DatabaseSource):
         endpoint: Endpoint,
         *,
         guard: timedelta,
-        barrier: str | None = None,
+        barrier: bool = True,
         readers: int | None = None,
         statements: bool = False,
         sleep: Callable[[float], None] = time.sleep,
@@ -54,7 +54,14 @@ class MySqlSource(DatabaseSource):
         self.max_wait = max_wait
         self.ticks = clock
         dialect = MySqlDialect(endpoint.options.get("zero_dates", "refuse"))
-        super().__init__(self.planner, dialect, reader(endpoint), guard=guard, barrier=barrier, readers=readers)
+        super().__init__(
+            self.planner,
+            dialect,
+            reader(endpoint),
+            guard=guard,
+            barrier=self._drain if barrier else None,
+            readers=readers,
+        )
 
     def variables(self) -> dict[str, str]:
         listed = ", ".join(f"'{name}'" for name in _VARIABLES)
@@ -80,15 +87,14 @@ class MySqlSource(DatabaseSource):
     def identity(self) -> str:
         return f"{server_identity(self._known)}/{self.database}"
 
-    def tables(self, patterns: Sequence[str], queries: Mapping[str, str]) -> dict[str, TableInfo | StrandlineError]:
-        found = Catalog(self.planner, patterns).find() if patterns else {}
-        return {**found, **described(self.planner, queries)}
+    def find(self, patterns: Sequence[str]) -> dict[str, TableInfo | StrandlineError]:
+        return Catalog(self.planner, patterns).find()
 
-    def cast_type(self, cast: str) -> str:
-        return self.planner.describe(f"SELECT CAST(NULL AS {cast})")[0].type
+    def describe(self, sql: str) -> tuple[Column, ...]:
+        return self.planner.describe(sql)
 
     def clock(self) -> str:
-        if self.barrier is None:
+        if self.barrier:
             self._check_barrier()
         return str(self.planner.rows("SELECT CAST(NOW(6) AS CHAR)")[0][0])
 
@@ -141,7 +147,7 @@ class MySqlSource(DatabaseSource):
         user, host = (part.replace("'", "''") for part in (user, host))
         return f"GRANT PROCESS ON *.* TO '{user}'@'{host}';"
 
-    def drain(self) -> Holder | None:
+    def _drain(self) -> Holder | None:
         mariadb = "mariadb" in self._known.get("version", "").lower()
         return Barrier(
             self.planner, mariadb, self.sleep, self.max_wait, self.ticks, self.guard, self.statements
@@ -204,9 +210,12 @@ class MySqlSource(DatabaseSource):
 
 
 def server_identity(variables: Mapping[str, str]) -> str:
-    """Which server this is, whatever its address: by its own id, or where it has none by where it keeps its data."""
-    place = hashlib.sha256("/".join(variables.get(name, "") for name in ("hostname", "datadir")).encode()).hexdigest()
-    return f"mysql:{variables.get('server_uuid') or variables.get('server_uid') or place[:32]}"
+    """Which server this is, whatever its address: by its own id, or where it has none by where it keeps its data.
+
+    MariaDB's `server_uid` is made of hardware address and port, which two containers can share.
+    """
+    where = "/".join(variables.get(name, "") for name in ("server_uid", "hostname", "datadir"))
+    return f"mysql:{variables.get('server_uuid') or hashlib.sha256(where.encode()).hexdigest()[:32]}"
 
 
 def _top(highest: str | None, next_id: str | None, *, unordered: bool) -> Horizon:

@@ -119,16 +119,5 @@ def conditions(dialect: MySqlDialect, wanted: Sequence[Name]) -> str:
     return "(" + " OR ".join(parts) + ")"
 
 
-def described(session: MySqlSession, queries: Mapping[str, str]) -> dict[str, TableInfo | StrandlineError]:
-    """Each query's columns as the server describes them; no row is read."""
-    found: dict[str, TableInfo | StrandlineError] = {}
-    for name, query in queries.items():
-        try:
-            found[name] = TableInfo(name, session.describe(f"SELECT * FROM ({query}\n) t LIMIT 0"), kind="query")
-        except SourceError as error:
-            found[name] = SourceError(f"the query cannot be run: {error.message}", where=name)
-    return found
-
-
 def _text(value: object) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)

@@ -85,7 +85,7 @@ class MySqlDialect:
         if name == "double":
             return Carried(value, "DOUBLE")
         if name == "float":  # as a float the server would show six digits only
-            return Carried(f"({value} + 0e0)", "DOUBLE", "CAST({} AS FLOAT)")
+            return Carried(f"({value} + 0e0)", "DOUBLE", "CAST({} AS FLOAT)", made="FLOAT")
         if name == "bit":
             one = size in ("", "1")
             return (
@@ -110,9 +110,8 @@ class MySqlDialect:
         parsed = "try_cast(concat({0}, '+00:00') AS TIMESTAMP)" if kind == "TIMESTAMP" else f"try_cast({{0}} AS {kind})"
         named = column.name.replace("\\", "\\\\").replace("'", "\\'").replace("{", "{{").replace("}", "}}")
         refused = f"raise_error(concat('{REFUSED} column {named} with the value ', {{0}}))"
-        return Carried(
-            shown, "STRING", f"CASE WHEN {{0}} IS NOT NULL AND {parsed} IS NULL THEN {refused} ELSE {parsed} END"
-        )
+        checked = f"CASE WHEN {{0}} IS NOT NULL AND {parsed} IS NULL THEN {refused} ELSE {parsed} END"
+        return Carried(shown, "STRING", checked, made=kind)
 
     def checksum(self, columns: Sequence[str]) -> str:
         row = ", ',', ".join(f"QUOTE({column_of(self, name)})" for name in columns)  # QUOTE(NULL) is the word NULL
@@ -164,7 +163,7 @@ class MySqlDialect:
                 return f"LPAD(LOWER(HEX({since})), 16, '0')"
         return f"CONVERT({value} USING utf8mb4)"
 
-    def counted(self, column: Column, form: Form) -> str:
+    def counted(self, column: Column, form: Form, _hash: str, /) -> str:
         value = column_of(self, column.name)
         value = f"CAST({value} AS {column.cast})" if column.cast else value
         match form.kind:
@@ -173,7 +172,7 @@ class MySqlDialect:
             case "date":
                 return f"(TO_DAYS({value}) - {_DAYS})"
             case "timestamp" | "local":
-                return f"TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'1970-01-01 00:00:00', {value})"
+                return f"TIMESTAMPDIFF(MICROSECOND, TIMESTAMP'2000-01-01 00:00:00', {value})"
         return f"CAST({value} AS SIGNED)"
 
     def hashed(self, texts: Sequence[str]) -> str:

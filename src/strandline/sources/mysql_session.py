@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from strandline.core.errors import ConfigError, ConnectError, SetupError, SourceError, StrandlineError, TransientError
 from strandline.core.table import Column
 from strandline.endpoint import Endpoint
-from strandline.sources.jdbc import Reader
+from strandline.sources.jdbc import Reader, translator
 from strandline.sources.names import nearest
 
 if TYPE_CHECKING:
@@ -47,7 +47,8 @@ _NO_TLS = 2026
 _JDBC_ERROR = re.compile(r"(?:com\.mysql\.cj\.\S+|java\.sql\.SQL\w*Exception): (.*)")
 JDBC_LOST = re.compile(
     r"Communications link failure|connection .*(?:closed|refused|reset)|Too many connections|shutdown|Deadlock"
-    r"|Lock wait timeout|Connection was killed|server has gone away|EOFException|connection was unexpectedly lost",
+    r"|Lock wait timeout|Connection was killed|server has gone away|EOFException|connection was unexpectedly lost"
+    r"|No operations allowed after",
     re.IGNORECASE,
 )
 
@@ -199,17 +200,6 @@ def reader(endpoint: Endpoint) -> Reader:
     return Reader(url, {name: value for name, value in properties.items() if value}, translate)
 
 
-def translate(text: str) -> StrandlineError | None:
-    """What the driver said, from the text of Spark's error; None: the driver said nothing."""
-    found = _JDBC_ERROR.search(text)
-    if found is None:
-        return None
-    said = found[1].strip()
-    if JDBC_LOST.search(said):
-        return TransientError(f"the source's connection failed: {said}")
-    return _fault(said)
-
-
 def _fault(said: str) -> SourceError:
     remedy = ""
     if "command denied" in said or "Access denied" in said:
@@ -217,6 +207,9 @@ def _fault(said: str) -> SourceError:
     elif "doesn't exist" in said or "Unknown column" in said:
         remedy = "It was there when the run was planned, or never: check the table, its columns and `where`"
     return SourceError(said, remedy=remedy)
+
+
+translate = translator(_JDBC_ERROR, JDBC_LOST, "source", _fault)
 
 
 def _refused(endpoint: Endpoint, code: int, said: str, role: str) -> ConnectError:

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import cached_property
 
 from strandline.core.errors import SourceError, StrandlineError
 from strandline.core.position import Holder, Horizon
-from strandline.core.table import Table, TableInfo
+from strandline.core.table import Column, Table, TableInfo
 from strandline.core.watermark import Kind, Watermark
 from strandline.endpoint import Endpoint
 from strandline.sources import postgres_canonical
 from strandline.sources.database import EMPTY, DatabaseSource
 from strandline.sources.dialect import column_of
 from strandline.sources.postgres_barrier import Barrier
-from strandline.sources.postgres_catalog import Catalog, describe, described
+from strandline.sources.postgres_catalog import Catalog, describe
 from strandline.sources.postgres_dialect import PostgresDialect
 from strandline.sources.postgres_sequence import sequences
 from strandline.sources.postgres_session import PostgresSession, reader
@@ -35,7 +35,7 @@ class PostgresSource(DatabaseSource):
         endpoint: Endpoint,
         *,
         guard: timedelta,
-        barrier: str | None = None,
+        barrier: bool = True,
         readers: int | None = None,
         statements: bool = False,
         sleep: Callable[[float], None] = time.sleep,
@@ -48,7 +48,12 @@ class PostgresSource(DatabaseSource):
         self.max_wait = max_wait
         self.ticks = clock
         super().__init__(
-            self.planner, PostgresDialect(), reader(endpoint), guard=guard, barrier=barrier, readers=readers
+            self.planner,
+            PostgresDialect(),
+            reader(endpoint),
+            guard=guard,
+            barrier=self._drain if barrier else None,
+            readers=readers,
         )
 
     @cached_property
@@ -63,16 +68,15 @@ class PostgresSource(DatabaseSource):
         system, database = self.planner.rows("SELECT system_identifier, current_database() FROM pg_control_system()")[0]
         return f"postgresql:{system}/{database}"
 
-    def tables(self, patterns: Sequence[str], queries: Mapping[str, str]) -> dict[str, TableInfo | StrandlineError]:
-        found = Catalog(self.planner).find(patterns) if patterns else {}
-        return {**found, **described(self.planner, queries)}
+    def find(self, patterns: Sequence[str]) -> dict[str, TableInfo | StrandlineError]:
+        return Catalog(self.planner).find(patterns)
 
-    def cast_type(self, cast: str) -> str:
-        return describe(self.planner, f"SELECT CAST(NULL AS {cast})")[0].type
+    def describe(self, sql: str) -> tuple[Column, ...]:
+        return describe(self.planner, sql)
 
     def clock(self) -> str:
         standby, at = self.planner.rows(f"SELECT pg_is_in_recovery(), {_UTC}")[0]
-        if standby and self.barrier is None:
+        if standby and self.barrier:
             raise SourceError(
                 "the source is a standby: what is in flight on its primary cannot be seen from here",
                 why="A transaction that commits late on the primary would be lost.",
@@ -81,7 +85,7 @@ class PostgresSource(DatabaseSource):
             )
         return str(at)
 
-    def drain(self) -> Holder | None:
+    def _drain(self) -> Holder | None:
         return Barrier(self.planner, self.sleep, self.max_wait, self.ticks, self.statements).drain()
 
     def hashes(self) -> tuple[str, ...]:

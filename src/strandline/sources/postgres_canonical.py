@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from strandline.core.compare import Form
-from strandline.verify.canonical import BETWEEN, HASHED, NULL, float_text
+from strandline.verify.canonical import BETWEEN, EPOCH, HASHED, NULL, float_text
 
 _FORMS = {
     **dict.fromkeys(("smallint", "integer", "bigint", "oid"), Form("whole")),
@@ -61,21 +61,24 @@ def text(value: str, kind: str, shared: Form) -> str:
     return value
 
 
-def counted(value: str, shared: Form) -> str:
-    """SQL for a value as a number. A float holds the microseconds of two centuries exactly, and is made quickly; what
-    lies outside years 1 to 9999 is in no target, and any number will do."""
+def counted(value: str, shared: Form, hash: str) -> str:
+    """SQL for a value as a number. What lies outside years 1 to 9999 is in no target, and any number will do."""
     match shared.kind:
         case "boolean":
             return f"({value})::int::bigint"
         case "date":
             finite = f"CASE WHEN isfinite({value}) THEN ({value} - '1970-01-01'::date)::bigint"
             return f"{finite} WHEN {value} IS NOT NULL THEN 1 END"
+        case "timestamp" | "local" if hash == "crc32":  # a server that knows it takes bytes for a number, too
+            return f"timestamp{'tz' if shared.kind == 'timestamp' else ''}_send({value})::bigint"
         case "timestamp" | "local":
+            # A float holds the microseconds of two centuries exactly, and is made quickly.
             near = f"{value} >= '1902-01-01' AND {value} < '2100-01-01'"
             far = f"{value} >= '0001-01-01' AND {value} < '10000-01-01'"
             return (
-                f"CASE WHEN {near} THEN (date_part('epoch', {value}) * 1000000)::bigint "
-                f"WHEN {far} THEN (extract(epoch FROM {value}) * 1000000)::bigint WHEN {value} IS NOT NULL THEN 1 END"
+                f"CASE WHEN {near} THEN (date_part('epoch', {value}) * 1000000)::bigint - {EPOCH} "
+                f"WHEN {far} THEN (extract(epoch FROM {value}) * 1000000)::bigint - {EPOCH} "
+                f"WHEN {value} IS NOT NULL THEN 1 END"
             )
     return f"{value}::bigint"
 
@@ -97,7 +100,8 @@ def number(texts: Sequence[str], hash: str) -> str:
 
 def _joined(texts: Sequence[str]) -> str:
     # The bytes that a client would get: sessions speak UTF-8. `convert_to` would look for its encoding at every row.
-    return f"textsend(concat_ws('{BETWEEN}', {', '.join(texts)}))"
+    joined = f"concat_ws('{BETWEEN}', {', '.join(texts)})" if len(texts) > 1 else texts[0]
+    return f"textsend({joined})"
 
 
 def _double(value: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from strandline.core.errors import SourceError, StrandlineError
 from strandline.core.table import Column, TableInfo
@@ -114,18 +114,6 @@ class Catalog:
             for oid, schema, name, kind, rows, _, comment in self.relations
             if oid in columns
         }
-
-
-def described(session: PostgresSession, queries: Mapping[str, str]) -> dict[str, TableInfo | StrandlineError]:
-    """Each query's columns as the server describes them; no row is read."""
-    found: dict[str, TableInfo | StrandlineError] = {}
-    for name, query in queries.items():
-        try:
-            columns = describe(session, f"SELECT * FROM ({query}\n) t LIMIT 0")
-            found[name] = TableInfo(name, columns, kind="query")
-        except SourceError as error:
-            found[name] = SourceError(f"the query cannot be run: {error.message}", where=name)
-    return found
 
 
 def describe(session: PostgresSession, sql: str) -> tuple[Column, ...]:

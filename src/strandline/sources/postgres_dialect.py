@@ -120,9 +120,9 @@ class PostgresDialect:
             self.carry(column).expression if form.kind == "text" else value, column.type, form
         )
 
-    def counted(self, column: Column, form: Form) -> str:
+    def counted(self, column: Column, form: Form, hash: str, /) -> str:
         value = column_of(self, column.name)
-        return postgres_canonical.counted(f"CAST({value} AS {column.cast})" if column.cast else value, form)
+        return postgres_canonical.counted(f"CAST({value} AS {column.cast})" if column.cast else value, form, hash)
 
     def hashed(self, texts: Sequence[str]) -> str:
         return postgres_canonical.hashed(texts)

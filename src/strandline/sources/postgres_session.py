@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import ConfigError, ConnectError, SetupError, SourceError, StrandlineError, TransientError
 from strandline.endpoint import Endpoint
-from strandline.sources.jdbc import Reader
+from strandline.sources.jdbc import Reader, translator
 from strandline.sources.names import nearest
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ READER = "strandline reader"
 _TLS = ("sslmode", "sslrootcert", "sslcert", "sslkey", "sslpassword")
 _OPTIONS = (*_TLS, "connect_timeout", "schema")
 SETTINGS = "SET TIME ZONE 'UTC'; SET datestyle = 'ISO, YMD'; SET intervalstyle = 'postgres'; SET extra_float_digits = 3"
-_LOST = ("08", "57P", "53", "40", "55P03")  # connection, shutdown, resources, rollback, lock: worth another try
+LOST = ("08", "57P", "53", "40", "55P03")  # connection, shutdown, resources, rollback, lock: worth another try
 _JDBC_ERROR = re.compile(r"org\.postgresql\.util\.PSQLException: (?:ERROR: |FATAL: )?(.*)")
 JDBC_LOST = re.compile(
     r"connection attempt failed|I/O error|Connection (?:to .*)?refused|terminating connection|has been closed"
@@ -41,6 +41,7 @@ class PostgresSession:
 
     role = "source"
     application = READER
+    port = 5432
     options: tuple[str, ...] = _OPTIONS
     settings = f"{SETTINGS}; SET default_transaction_read_only = on"
 
@@ -77,26 +78,29 @@ class PostgresSession:
             self._connection = self.connect()
         return self._connection
 
+    @property
+    def login(self) -> dict[str, Any]:
+        """What the driver connects by."""
+        end = self.endpoint
+        return {
+            "host": end.host or "localhost",
+            "port": end.port or self.port,
+            "dbname": end.path or end.user,
+            "user": end.user or None,
+            "password": end.password or None,
+            "application_name": self.application,
+            "client_encoding": "UTF8",
+            "connect_timeout": int(end.options.get("connect_timeout", "10")),
+            **{name: end.options[name] for name in _TLS if name in end.options},
+        }
+
     def connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         """A new connection: autocommit, in UTC. The planning connection is one of these."""
         import psycopg
 
         end = self.endpoint
-        tls: dict[str, Any] = {name: end.options[name] for name in _TLS if name in end.options}
         try:
-            connection = psycopg.connect(
-                host=end.host or "localhost",
-                port=end.port or 5432,
-                dbname=end.path or end.user,
-                user=end.user or None,
-                password=end.password or None,
-                application_name=self.application,
-                client_encoding="UTF8",
-                connect_timeout=int(end.options.get("connect_timeout", "10")),
-                autocommit=True,
-                prepare_threshold=None,
-                **tls,
-            )
+            connection = psycopg.connect(**self.login, autocommit=True, prepare_threshold=None)
         except psycopg.Error as error:
             raise _refused(end, str(error), self.role) from None
         connection.execute(self.settings.encode())
@@ -123,7 +127,7 @@ class PostgresSession:
             state = error.sqlstate or ""
             text = _first_line(str(error))
             used = connection or self._connection
-            if used is None or used.closed or state.startswith(_LOST):
+            if used is None or used.closed or state.startswith(LOST):
                 raise TransientError(f"{self.endpoint}: {text}") from error
             raise self.fault(state, text) from error
 
@@ -153,17 +157,6 @@ def reader(endpoint: Endpoint) -> Reader:
     return Reader(url, {name: value for name, value in properties.items() if value}, translate)
 
 
-def translate(text: str) -> StrandlineError | None:
-    """What the driver said, from the text of Spark's error; None: the driver said nothing."""
-    found = _JDBC_ERROR.search(text)
-    if found is None:
-        return None
-    said = found[1].strip()
-    if JDBC_LOST.search(said):
-        return TransientError(f"the source's connection failed: {said}")
-    return _fault(said)
-
-
 def _fault(said: str) -> SourceError:
     if "BigDecimal" in said:
         return SourceError(
@@ -177,6 +170,9 @@ def _fault(said: str) -> SourceError:
     elif "does not exist" in said:
         remedy = "It was there when the run was planned, or never: check the table, its columns and `where`"
     return SourceError(said, remedy=remedy)
+
+
+translate = translator(_JDBC_ERROR, JDBC_LOST, "source", _fault)
 
 
 def _refused(endpoint: Endpoint, said: str, role: str) -> ConnectError:

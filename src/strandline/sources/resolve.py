@@ -189,9 +189,9 @@ _NO_GUARD = (
 def _warnings(source: DatabaseSource, table: Table, info: TableInfo) -> list[str]:
     found = []
     timed = table.cursor is not None and table.cursor.kind is not Kind.INTEGER
-    if timed and not source.guard and source.barrier is None and all(text != _NO_GUARD for _, text in source.warnings):
+    if timed and not source.guard and source.barrier and all(text != _NO_GUARD for _, text in source.warnings):
         found.append(_NO_GUARD)  # once: it is the pipeline's
-    if table.cursor and info.kind == "table" and table.cursor.column not in info.indexed:
+    if table.cursor and info.kind == "table" and info.lacks_index(table.cursor.column):
         rows = f" ({info.estimated_rows:,} rows)" if info.estimated_rows else ""
         column = source.dialect.quote(table.cursor.column)
         relation = source.dialect.relation(table).removesuffix(" t")

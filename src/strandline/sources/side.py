@@ -9,7 +9,7 @@ from strandline.core.compare import Comparison, Cut, Form, Key, Line, Reach, Sum
 from strandline.core.table import Mode
 from strandline.core.window import Part
 from strandline.sources.dialect import Dialect, column_of, in_part, marked, within
-from strandline.verify.canonical import NOTHING, weighed
+from strandline.verify.canonical import NOTHING, row_number
 
 
 class Session(Protocol):
@@ -39,6 +39,11 @@ class DatabaseSide:
 
     def sums(self, cut: Cut) -> dict[int, Sum]:
         where = self._where([cut.within] if cut.within else [])
+        if cut.whole:
+            ((count, total),) = self._session.rows(
+                f"SELECT count(*), sum({self._row_number()}) FROM {self._relation} WHERE {where}"
+            )
+            return {0: Sum(int(count), int(total or 0))}
         inside = f"SELECT {self._bucket(cut)} AS b, {self._row_number()} AS h FROM {self._relation} WHERE {where}"
         found = self._session.rows(f"SELECT b, count(*), sum(h) FROM ({inside}{self._dialect.no_rows}) q GROUP BY b")
         return {int(bucket): Sum(int(rows), int(total)) for bucket, rows, total in found}
@@ -85,16 +90,18 @@ class DatabaseSide:
 
     def _row_number(self) -> str:
         comparison, dialect = self._comparison, self._dialect
-        numbers = []
-        for name, form in comparison.numbers:
-            counted = dialect.counted(self._columns[name], form)
-            numbers.append(f"COALESCE({counted}, {NOTHING})" if self._columns[name].nullable else counted)
-        return weighed(numbers, dialect.number(self._marked(comparison.texts), comparison.hash))
+        numbers = [self._number(name, form) for name, form in comparison.numbers]
+        hashes = [dialect.number(self._marked(texts), comparison.hash) for texts in comparison.texts]
+        return row_number(numbers, hashes, self._number(*comparison.key[0]) if comparison.numbered else None)
+
+    def _number(self, name: str, form: Form) -> str:
+        counted = self._dialect.counted(self._columns[name], form, self._comparison.hash)
+        return f"COALESCE({counted}, {NOTHING})" if self._columns[name].nullable else counted
 
     def _bucket(self, cut: Cut) -> str:
         if not cut.column:
-            texts = self._marked(self._comparison.key or self._comparison.texts)
-            return f"{self._dialect.number(texts, self._comparison.hash)} & {cut.count - 1}"
+            texts = self._marked(self._comparison.key or self._comparison.columns)
+            return f"{self._dialect.number(texts, self._comparison.hash)} % {cut.count}"
         value = column_of(self._dialect, cut.column)
         inside = self._dialect.bucket(self._columns[cut.column], cut.low, cut.width)
         return f"CASE WHEN {value} < {cut.low} THEN -1 WHEN {value} >= {cut.high} THEN {cut.count} ELSE {inside} END"

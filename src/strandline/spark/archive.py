@@ -20,6 +20,7 @@ from strandline.spark.java import find_java
 from strandline.spark.session import class_archive, conf_folder, settings, write_properties
 
 _GIVE_UP_SECONDS = 900
+_KEPT_SECONDS = 30 * 24 * 3600
 _JOB = """
 import sys
 from pyspark.sql import SparkSession
@@ -72,13 +73,14 @@ def build(needs: Iterable[str]) -> Path:
         folder, unfinished = Path(name), archive.with_suffix(f".{os.getpid()}.tmp")
         job, properties = folder / "job.py", folder / "settings.properties"
         job.write_text(_JOB)
-        dump = f"-XX:ArchiveClassesAtExit={unfinished}"
+        dump = f"-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={unfinished}"  # so short a job wins nothing by C2
         write_properties(properties, settings(wanted, {"spark.driver.extraJavaOptions": dump}, java))
         environment = {
             "JAVA_HOME": java,
             "SPARK_HOME": str(spark_home()),
             "SPARK_CONF_DIR": str(conf_folder(spark_home() / "conf")),
             "STRANDLINE_SPARK_LOG": str(folder / "spark.log"),
+            "SPARK_LAUNCHER_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
         }
@@ -86,10 +88,18 @@ def build(needs: Iterable[str]) -> Path:
         try:
             subprocess.run(submit, env={**os.environ, **environment}, check=True)
             unfinished.rename(archive)
+            _forget_old(archive)
         finally:
             unfinished.unlink(missing_ok=True)
             archive.with_suffix(".building").unlink(missing_ok=True)
     return archive
+
+
+def _forget_old(archive: Path) -> None:
+    """Each is of some version of Java, Spark and jars, and large; a start of Spark dates the one it uses."""
+    for other in archive.parent.glob("*.jsa"):
+        if other != archive and time.time() - other.stat().st_mtime > _KEPT_SECONDS:
+            other.unlink(missing_ok=True)
 
 
 if __name__ == "__main__":

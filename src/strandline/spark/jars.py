@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from strandline.core.errors import SetupError
@@ -28,6 +29,10 @@ class Jar:
     def file(self) -> str:
         _, module, version = self.coordinates.split(":")
         return f"{module}-{version}.jar"
+
+    @property
+    def module(self) -> str:
+        return self.coordinates.rpartition(":")[0]
 
     @property
     def retrieved(self) -> str:
@@ -48,6 +53,22 @@ PINNED: dict[str, tuple[Jar, ...]] = {
     ),
     "mysql": (
         Jar("com.mysql:mysql-connector-j:9.7.0", "0353648eaa1c91e0f4020c959abf756bc866ffd583df22ae6b6f6e0cbd43eb44"),
+    ),
+    "kafka": (
+        Jar(
+            "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+            "64539c45e5d39f7ddb747312c239f38f5208d08c1a0ddf7d70beb2fbd9373705",
+        ),
+        # Not every mirror has 4.2.0 of this one; it serves Kerberos only, and has not changed.
+        Jar(
+            "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+            "f2be3b76f9e6cbe63379d4e4e0dc14f59dbf056ae2ad16ff15ac108004c86767",
+        ),
+        Jar("org.apache.kafka:kafka-clients:3.9.2", "014b4ef36884478a932641818b080c36a8f8e2e92dc771e800c9d2694f4f83d8"),
+        Jar(
+            "org.apache.commons:commons-pool2:2.13.1",
+            "f77a5060d6936a9144023584232f9de3f2248f1abfe156e9d31795f18770674f",
+        ),
     ),
     "s3": tuple(
         Jar(coordinates, sha256)
@@ -80,15 +101,23 @@ _EXCLUDED = (
     "io.netty:*",
     "org.wildfly.openssl:*",
     "software.amazon.awssdk:bundle",
+    "org.lz4:*",
+    "org.scala-lang*:*",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13",
 )
 
 
 def jars(needs: Iterable[str], cache: Path | None = None) -> list[Path]:
-    """The checked files for these needs (`delta`, `postgresql`, `mysql`, `s3`), fetched if the cache lacks any.
+    """The checked files for these needs (names in PINNED), fetched if the cache lacks any.
 
     With STRANDLINE_JARS set, only that folder is read and nothing is fetched. Raises SetupError.
     """
-    wanted = [jar for need in dict.fromkeys(needs) for jar in PINNED[need]]
+    return files([jar for need in dict.fromkeys(needs) for jar in PINNED[need]], cache)
+
+
+def files(wanted: Iterable[Jar], cache: Path | None = None) -> list[Path]:
+    """These jars, as `jars` gives those of a need."""
+    wanted = list(wanted)
     given = os.environ.get("STRANDLINE_JARS")
     if given:
         return [_prefilled(Path(given), jar) for jar in wanted]
@@ -143,7 +172,10 @@ def _resolve(missing: list[Jar], folder: Path) -> None:
             remedy="Set XDG_CACHE_HOME to a folder that can, or STRANDLINE_JARS to a folder that holds the jars.",
         ) from error
     with private as name:
-        log = _run_resolver(missing, Path(name))
+        # What others name in a version that we do not take is left out for them, and fetched by itself.
+        apart = [jar for jar in missing if jar.module in _EXCLUDED]
+        together = [jar for jar in missing if jar not in apart]
+        log = "".join(_run_resolver(part, Path(name)) for part in (together, apart) if part)
         for jar in missing:
             fetched = Path(name) / "jars" / jar.retrieved
             if not _sound(fetched, jar):
@@ -163,8 +195,8 @@ def _resolve(missing: list[Jar], folder: Path) -> None:
 
 def _run_resolver(missing: list[Jar], private: Path) -> str:
     """Have spark-submit resolve packages for the smallest program on Spark's class path; returns what it said."""
-    wanted = {jar.coordinates.split(":")[0] for jar in missing}
-    excluded = [rule for rule in _EXCLUDED if not (rule.endswith(":*") and rule.removesuffix(":*") in wanted)]
+    wanted = [jar.module for jar in missing]
+    excluded = [rule for rule in _EXCLUDED if not any(fnmatchcase(module, rule) for module in wanted)]
     command = [
         str(spark_home() / "bin" / "spark-submit"),
         *("--master", "local", "--packages", ",".join(jar.coordinates for jar in missing)),

@@ -15,12 +15,13 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from strandline.core.errors import SetupError
+from strandline.spark.connect import closed_at_exit, leave
 from strandline.spark.jars import cache_folder, jars, spark_home
 from strandline.spark.java import find_java
 
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = [
+    "alive",
     "batch_session",
+    "bury",
     "class_archive",
     "end_batch",
     "find_java",
@@ -43,7 +46,8 @@ _DELTA = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 _LOGGING = Path(__file__).with_name("log4j2.properties")
-_MARK = "spark.strandline.started"  # tells whether the JVM read the settings of this very start
+MARK = "spark.strandline.started"
+"""A setting: tells one start of Spark from another."""
 # Settings that name one batch of one table; copied to another batch's session, Delta would silently skip its writes.
 _OF_ONE_BATCH = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
 
@@ -72,7 +76,7 @@ def local_session(
     if master:
         theirs["spark.master"] = master
     folder = conf_folder(user_conf)
-    chosen = settings(tuple(needs), theirs, java) | {"spark.app.name": app_name, _MARK: uuid.uuid4().hex}
+    chosen = settings(tuple(needs), theirs, java) | {"spark.app.name": app_name, MARK: uuid.uuid4().hex}
     if chosen.get("spark.sql.catalogImplementation") != "hive":  # its tables end with the session: not in the cwd
         chosen.setdefault("spark.sql.warehouse.dir", str(folder / "warehouse"))
     log = Path(os.environ.get("STRANDLINE_SPARK_LOG") or folder / "spark.log").absolute()
@@ -104,7 +108,8 @@ def batch_session(spark: SparkSession) -> SparkSession:
     """
     if hasattr(spark, "cloneSession"):
         spark.conf.get("spark.sql.session.timeZone")  # the server knows a session only after its first request
-        session: SparkSession = spark.cloneSession()
+        session: SparkSession = closed_at_exit(spark.cloneSession())
+        session.client.set_retry_policies(spark.client.get_retry_policies())
     else:
         session = spark.newSession()
         inherited = session.conf.getAll
@@ -118,14 +123,15 @@ def batch_session(spark: SparkSession) -> SparkSession:
     for key in _OF_ONE_BATCH:
         session.conf.unset(key)
     session.conf.set("spark.sql.session.timeZone", "UTC")
+    session.conf.set("spark.sql.files.ignoreMissingFiles", "false")  # a batch has every row, or fails
+    session.conf.set("spark.sql.files.ignoreCorruptFiles", "false")
     return session
 
 
 def end_batch(session: SparkSession) -> None:
     """Give up a session that `batch_session` made: on Spark Connect it holds a place on the server, and a channel."""
     if hasattr(session, "cloneSession"):
-        session.client.release_session()
-        session.client.close()
+        leave(session)
 
 
 def write_properties(file: Path, chosen: Mapping[str, str]) -> None:
@@ -137,6 +143,33 @@ def write_properties(file: Path, chosen: Mapping[str, str]) -> None:
 def stop(spark: SparkSession) -> None:
     """Stop a session that `local_session` made."""
     spark.stop()
+
+
+def alive(spark: SparkSession) -> bool:
+    """Whether it still does any work; it is given some."""
+    try:
+        return spark.range(1).count() == 1
+    except Exception:  # whatever it fails with, it does not answer
+        return False
+
+
+def bury(spark: SparkSession) -> None:
+    """Forget a session of ours that died. PySpark would answer a call for a new one with the old, as long as it has its
+    remains; a JVM that still answers is used again."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    with suppress(Exception):  # what is dead cannot be stopped
+        spark.stop()
+    if (gateway := SparkContext._gateway) is not None:
+        try:
+            gateway.jvm.java.lang.System.currentTimeMillis()
+        except Exception:
+            with suppress(Exception):
+                gateway.shutdown()
+            SparkContext._gateway = SparkContext._jvm = None
+    SparkContext._active_spark_context = None
+    SparkSession._instantiatedSession = SparkSession._activeSession = None
 
 
 def class_archive(java: str, files: Iterable[Path]) -> Path:
@@ -184,11 +217,14 @@ def settings(needs: tuple[str, ...], theirs: Mapping[str, str], java: str) -> di
 def _java_options(theirs: Mapping[str, str], archive: Path) -> str:
     """The zone decides how JDBC drivers read zone-less values. A collector or archive the user chose is left alone."""
     chosen = theirs.get("spark.driver.extraJavaOptions", "")
-    options = ["-Duser.timezone=UTC", "-Xlog:disable", "-Xlog:all=error:stderr"]
+    # Spark's classes pass Java's first limit for them seven times over, and each time everything is collected.
+    options = ["-Duser.timezone=UTC", "-Xlog:disable", "-Xlog:all=error:stderr", "-XX:MetaspaceSize=256m"]
     if not re.search(r"-XX:\+Use\w+GC\b", chosen):
         options.append("-XX:+UseParallelGC")
     if archive.exists() and "-XX:SharedArchiveFile" not in chosen and "-XX:ArchiveClassesAtExit" not in chosen:
         options += [f"-XX:SharedArchiveFile={archive}", "-Xshare:auto"]
+        with suppress(OSError):  # it may be somebody else's to date
+            archive.touch()
     return " ".join(options)
 
 
@@ -266,10 +302,10 @@ def _environment(**variables: str) -> Iterator[None]:
 
 def _start(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession:
     spark = builder.getOrCreate()
-    if spark.conf.get(_MARK, "") == settings[_MARK]:
+    if spark.conf.get(MARK, "") == settings[MARK]:
         return spark
     # A JVM from an earlier session answered: it read no file, but nothing travels on a command line now either.
-    earlier = spark.conf.get(_MARK, "")
+    earlier = spark.conf.get(MARK, "")
     spark.stop()
     if not earlier:
         raise RuntimeError(

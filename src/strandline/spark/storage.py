@@ -11,10 +11,14 @@ from collections.abc import Iterable
 from strandline.endpoint import Endpoint
 from strandline.spark.jars import PINNED
 
+# A store that is away is told within a minute, where S3A alone would be at it for ten: runs try again by themselves.
+_PATIENCE = {"attempts.maximum": "2", "retry.limit": "3"}
+
 
 def needs(endpoints: Iterable[Endpoint]) -> list[str]:
     """What Spark needs jars for, to reach all of these (`jars.PINNED`)."""
     found = {name for end in endpoints for name in (end.scheme, "s3" if _bucket(end) else "")}
+    found |= {"delta"} if "catalog" in found else set()
     return sorted(found & PINNED.keys())
 
 
@@ -41,6 +45,7 @@ def storage_settings(endpoint: Endpoint) -> dict[str, str]:
         chosen["aws.credentials.provider"] = "org.apache.hadoop.fs.s3a.SimpleAWSCredentialsProvider"
     if found.get("endpoint", "").startswith("http://"):
         chosen["connection.ssl.enabled"] = "false"
+    chosen |= _PATIENCE
     return {f"fs.s3a.bucket.{bucket}.{name}": value for name, value in chosen.items()}
 
 
@@ -61,6 +66,11 @@ def delta_options(endpoint: Endpoint) -> dict[str, str]:
     if found.get("endpoint", "").startswith("http://"):
         chosen["allow_http"] = "true"
     return {name: value for name, value in chosen.items() if value}
+
+
+def spark_path(uri: str) -> str:
+    """An address as Spark takes it."""
+    return f"s3a://{uri.removeprefix('s3://')}" if uri.startswith("s3://") else uri
 
 
 def _bucket(endpoint: Endpoint) -> str:

@@ -11,6 +11,7 @@ from strandline.core.batch import How
 from strandline.core.errors import SourceError, StrandlineError, TransientError
 from strandline.core.table import Mode, Table
 from strandline.objects import Objects
+from strandline.stage.files import StagedFiles
 from strandline.stage.layout import Layout
 from strandline.stage.ledger import DOCS, REBUILD
 from strandline.stage.manifest import Manifest
@@ -22,6 +23,7 @@ _NUMBER = "strandline_batch"
 _IN_PATH = r"/data/(\d+)-[^/]+/[^/]+$"
 _MISSING = re.compile(r"FileNotFoundException|FILE_NOT_EXIST|PATH_NOT_FOUND|NoSuchKey")
 _DAMAGED = re.compile(r"is not a Parquet file|CANNOT_READ_FILE_FOOTER|ParquetDecodingException|FAILED_READ_FILE")
+_AWAY = re.compile(r"ConnectException|NoHttpResponseException|ConnectionClosedException|Unable to execute HTTP request")
 _OPTIONS = {"datetimeRebaseMode": "CORRECTED", "ignoreMissingFiles": "false", "ignoreCorruptFiles": "false"}
 
 
@@ -55,9 +57,12 @@ class StageChanges:
         return all(manifest.unique for manifest in self.manifests)
 
     @property
-    def files(self) -> Sequence[str] | None:
+    def files(self) -> StagedFiles | None:
         """None where the files of several batches may hold several versions of a row."""
-        return None if self._repeats else self._urls
+        if self._repeats or not self.manifests:
+            return None
+        found = [file for manifest in self.manifests for file in manifest.files]
+        return StagedFiles(self.objects, self.layout.folder, found, self.manifests[-1].schema)
 
     def frame(self, spark: SparkSession) -> DataFrame:
         from pyspark.sql.types import StructType
@@ -81,8 +86,9 @@ class StageChanges:
             return self._broken(named, "is missing")
         if named and _DAMAGED.search(text):
             return self._broken(named, "cannot be read")
-        if "S3AFileSystem" in text and "ConnectException" in text:
-            return TransientError("Spark cannot reach the stage", where=self.table.where_text)
+        if "fs.s3a" in text and _AWAY.search(text):
+            remedy = "Check that the store is up and that `endpoint` leads to it; the next run tries again."
+            return TransientError("Spark cannot reach the stage", where=self.table.where_text, remedy=remedy)
         return None
 
     @property

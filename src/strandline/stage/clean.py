@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from strandline.core.position import Position
-from strandline.core.watermark import Kind
+from strandline.core.watermark import Kind, Watermark
 from strandline.objects import Objects
 from strandline.stage.layout import Layout, folder_name, plain_name
 from strandline.stage.ledger import Ledger
@@ -38,6 +38,7 @@ class StagedBatch:
     loaded: tuple[str, ...]  # the targets that hold it
     waiting: tuple[str, ...]  # those that do not yet
     cleaned: bool = False  # its files are gone
+    paths: tuple[str, ...] = ()  # of its files, in the stage
 
 
 def staged_tables(objects: Objects, pipeline: str) -> list[str]:
@@ -53,10 +54,14 @@ def loaded_by(
     loaded = {table: dict.fromkeys(named, 0) for table in tables}
     for position in positions:
         stage, _, target = position.stage.partition(":")
-        mark = position.watermark
-        if stage == "load" and mark is not None and mark.kind is Kind.VERSION and target in named:
-            loaded.setdefault(position.table, dict.fromkeys(named, 0))[target] = int(mark.text) - 1
+        if stage == "load" and target in named:
+            loaded.setdefault(position.table, dict.fromkeys(named, 0))[target] = last_loaded(position.watermark)
     return loaded
+
+
+def last_loaded(mark: Watermark | None) -> int:
+    """The number of the last batch below a load's watermark; 0: there is none."""
+    return int(mark.text) - 1 if mark is not None and mark.kind is Kind.VERSION else 0
 
 
 def stage_list(
@@ -72,13 +77,14 @@ def stage_list(
 
     `loaded`: by target, the last number it holds.
     """
-    ledger = Ledger(objects, Layout(pipeline, table))
+    layout = Layout(pipeline, table)
+    ledger = Ledger(objects, layout)
     last = ledger.last()
     if last is None:
         return []
     floor = ledger.floor()
     low = max(1 if cleaned else floor, 1 if newest is None else last.number - newest + 1)
-    return [_staged(manifest, loaded, floor) for manifest in ledger.between(low, last.number + 1)]
+    return [_staged(manifest, layout, loaded, floor) for manifest in ledger.between(low, last.number + 1)]
 
 
 def orphans(objects: Objects, layout: Layout, now: datetime | None = None) -> list[str]:
@@ -167,7 +173,7 @@ def _until_one_must_stay(found: Sequence[StagedBatch], before: datetime, *, unlo
         yield batch
 
 
-def _staged(manifest: Manifest, loaded: Mapping[str, int], floor: int) -> StagedBatch:
+def _staged(manifest: Manifest, layout: Layout, loaded: Mapping[str, int], floor: int) -> StagedBatch:
     batch = manifest.batch
     return StagedBatch(
         manifest.table,
@@ -183,6 +189,7 @@ def _staged(manifest: Manifest, loaded: Mapping[str, int], floor: int) -> Staged
         tuple(target for target, number in loaded.items() if number >= batch.number),
         tuple(target for target, number in loaded.items() if number < batch.number),
         cleaned=batch.number < floor,
+        paths=tuple(f"{layout.folder}/{file.path}" for file in manifest.files),
     )
 
 

@@ -20,7 +20,7 @@ from strandline.core.position import Horizon
 from strandline.core.protocols import SourceSide
 from strandline.core.table import Table, TableInfo
 from strandline.core.watermark import Kind, Watermark
-from strandline.core.window import Slice, Window, by_cursor
+from strandline.core.window import Extent, Slice, Window, by_cursor
 from strandline.endpoint import Endpoint
 from strandline.objects import open_objects
 from strandline.spark.storage import storage_settings
@@ -35,11 +35,13 @@ NOTHING = "nothing is staged yet"
 
 
 class StageSource:
-    """The tables that one pipeline has staged."""
+    """The tables that one pipeline has staged. `one_by_one`: no two batches are applied as one, since the target loads
+    a batch's files as they are."""
 
-    def __init__(self, endpoint: Endpoint, pipeline: str) -> None:
+    def __init__(self, endpoint: Endpoint, pipeline: str, *, one_by_one: bool = False) -> None:
         self.endpoint = endpoint
         self.pipeline = pipeline
+        self.one_by_one = one_by_one
         self.objects = open_objects(endpoint)
         self.warnings: list[tuple[str, str]] = []
         self._ledgers: dict[str, Ledger] = {}
@@ -133,6 +135,11 @@ class StageSource:
         last = ledger.between(int(number.text) - 1, int(number.text))
         return last[-1].batch.watermark if last else None
 
+    def extent(self, table: Table, window: Window) -> Extent:
+        """From where the batches were read in the database, and how far they go."""
+        found = self._batches(table.name, window)
+        return Extent.of(found[0].batch.low, found[-1].batch.watermark) if found else Extent.of(None, None)
+
     def floor(self, table: Table) -> int:
         """The rows of batches below this number were cleaned away: they cannot be loaded again."""
         return self._ledger(table.name).floor()
@@ -152,6 +159,14 @@ class StageSource:
     def close(self) -> None:
         """Nothing is held open."""
 
+    def replaces(self, table: Table, since: Watermark | None) -> bool:
+        """Whether a batch from this number on replaces the whole target, so that those before it do not matter."""
+        last = self._newest(table.name)
+        if last is None:
+            return False
+        staged = self._batches(table.name, Window(since, _version(last.number + 1)))
+        return bool(staged) and staged[0].how is How.REPLACE
+
     def _newest(self, name: str) -> Manifest | None:
         self._seen[name] = last = self._ledger(name).last()
         return last
@@ -170,7 +185,7 @@ class StageSource:
         return matter
 
     def _together(self, table: Table, group: Sequence[Manifest], manifest: Manifest) -> bool:
-        if not manifest.goes_with(group[-1]) or group[-1].alone:
+        if self.one_by_one or not manifest.goes_with(group[-1]) or group[-1].alone:
             return False
         if table.nulls == "include":  # a row without a cursor value counts as current when it comes: order is all
             return False

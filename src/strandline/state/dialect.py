@@ -42,6 +42,8 @@ class Dialect:
     address: str  # as people may see it
     error: type[Exception]  # the root of the driver's errors
     connect: Callable[[], Connection]  # ConnectError or StateError where it fails
+    join: Callable[[Any], Cursor]  # on a caller's connection, in the transaction open there; StateError where none is
+    inside: Callable[[Any], bool]  # whether a transaction is open on a caller's connection
     fault: Callable[[Exception], Fault]
     explain: Callable[[Exception], StateError]  # what a REFUSED error tells the user
     shared: bool  # whether others' tables may live beside ours
@@ -70,3 +72,18 @@ class Dialect:
 
     def row(self, width: int) -> str:
         return f"({', '.join([self.placeholder] * width)})"
+
+
+def cannot_join(driver: str, address: str) -> StateError:
+    return StateError(
+        f"this is no connection of {driver}, so it cannot lead to the state {address}",
+        remedy=f"Give the connection of {driver} on which your own writes are.",
+    )
+
+
+def no_transaction() -> StateError:
+    return StateError(
+        "the connection has no transaction open: it commits every statement by itself",
+        why="The watermark would be committed apart from your own writes.",
+        remedy="Turn autocommit off, or begin a transaction before your first write.",
+    )

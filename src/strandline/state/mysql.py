@@ -6,7 +6,7 @@ from typing import Any
 
 from strandline.core.errors import ConfigError, ConnectError, SetupError, StateError
 from strandline.endpoint import Endpoint
-from strandline.state.dialect import Connection, Dialect, Fault
+from strandline.state.dialect import Connection, Cursor, Dialect, Fault, cannot_join, no_transaction
 
 # Plain utf8mb4_bin would take "a" and "a " for the same key. The collation that does not has another name on either
 # server; each reads the comment meant for it.
@@ -31,6 +31,8 @@ def dialect(endpoint: Endpoint) -> Dialect:
         address=str(endpoint),
         error=pymysql.Error,
         connect=lambda: _connect(endpoint),
+        join=lambda connection: _join(endpoint, connection),
+        inside=_inside,
         fault=_fault,
         explain=lambda error: _explain(endpoint, error),
         shared=True,
@@ -82,6 +84,25 @@ def _connect(endpoint: Endpoint) -> Connection:
             f"the state {endpoint} cannot be reached: {_text(error)}",
             remedy="Check address, login and password under `state:`, and that the server is up.",
         ) from error
+
+
+def _join(endpoint: Endpoint, connection: object) -> Cursor:
+    import pymysql
+    from pymysql.cursors import Cursor as Plain
+
+    if not isinstance(connection, pymysql.connections.Connection):
+        raise cannot_join("PyMySQL", str(endpoint))
+    if connection.get_autocommit() and not _inside(connection):
+        raise no_transaction()
+    theirs: Any = connection
+    cursor: Cursor = theirs.cursor(Plain)
+    return cursor
+
+
+def _inside(connection: Any) -> bool:
+    from pymysql.constants import SERVER_STATUS
+
+    return connection.open and bool(connection.server_status & SERVER_STATUS.SERVER_STATUS_IN_TRANS)
 
 
 def _code(error: Exception) -> int:

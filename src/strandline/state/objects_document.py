@@ -71,7 +71,7 @@ class Document:
         if record.kind == "lease":
             damage = ""
         if record.kind == "position":
-            last = f"watermark {record.fields['watermark']} of {record.fields['updated_at']}"
+            last = f"watermark {record.fields['watermark'] or 'none yet'} of {record.fields['updated_at']}"
             damage = f"{damage} (last good version: revision {self.revision}, {last})"
         return replace(record, revision=record.revision + 1, damage=damage)
 

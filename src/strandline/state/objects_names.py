@@ -41,6 +41,8 @@ FAMILIES = {
         Family("tables", ("pipeline", "table_name"), ("position", "lease")),
         PIPELINES,
         Family("meta", ("name",), ("meta",)),
+        Family("verifications", ("pipeline", "table_name"), ("verification",)),
+        Family("lags", ("pipeline",), ("lag",)),
         Family("runs", ("run_id",), ("run",), history=True),
         Family("table_runs", ("run_id", "table_name", "stage"), ("table_run",), history=True),
         Family("changes", ("change_id",), ("change",), history=True),

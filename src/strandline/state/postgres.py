@@ -6,7 +6,7 @@ from typing import Any
 
 from strandline.core.errors import ConnectError, SetupError, StateError
 from strandline.endpoint import Endpoint
-from strandline.state.dialect import Connection, Dialect, Fault
+from strandline.state.dialect import Connection, Cursor, Dialect, Fault, cannot_join, no_transaction
 
 _MIGRATION_LOCK = 7_383_091_145_204_512  # any number, as long as it is always the same one
 
@@ -22,6 +22,8 @@ def dialect(endpoint: Endpoint) -> Dialect:
         address=str(endpoint),
         error=psycopg.Error,
         connect=lambda: _connect(endpoint),
+        join=lambda connection: _join(endpoint, connection),
+        inside=_inside,
         fault=_fault,
         explain=lambda error: _explain(endpoint, error),
         shared=True,
@@ -70,6 +72,23 @@ def _connect(endpoint: Endpoint) -> Connection:
             remedy="Check address, login and password under `state:`, and that the server is up.",
         ) from error
     return connection
+
+
+def _join(endpoint: Endpoint, connection: object) -> Cursor:
+    import psycopg
+    from psycopg.rows import tuple_row
+
+    if not isinstance(connection, psycopg.Connection):
+        raise cannot_join("psycopg", str(endpoint))
+    if connection.autocommit and not _inside(connection):
+        raise no_transaction()
+    return connection.cursor(row_factory=tuple_row)
+
+
+def _inside(connection: Any) -> bool:
+    from psycopg.pq import TransactionStatus
+
+    return connection.info.transaction_status not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN)
 
 
 def _fault(error: Exception) -> Fault:

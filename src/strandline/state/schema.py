@@ -15,7 +15,7 @@ from strandline.core.protocols import Record, Value
 from strandline.core.records import KINDS, KindSpec
 from strandline.state.dialect import Cursor, Dialect
 
-VERSION = 3
+VERSION = 4
 STEPS: dict[int, tuple[str, ...]] = {}
 """SQL that brings the rows to a version, after the columns are there. MySQL commits each DDL statement by itself, so a
 step must bear being repeated."""

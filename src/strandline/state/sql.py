@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
@@ -45,6 +45,7 @@ class SqlState:
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
+        self.shares = bool(dialect.lock)
         self._lock = threading.RLock()
         self._connection: Connection | None = dialect.connect()
         try:
@@ -96,16 +97,26 @@ class SqlState:
         written = [replace(record, revision=record.revision + 1) for record in given]
 
         def write(cursor: Cursor, unsettled: bool) -> list[Record]:
-            log.debug("put %s", ", ".join(f"{schema.label(record)} revision {record.revision}" for record in written))
             if unsettled and self._stored(cursor, given) == {_id(record): record for record in written}:
                 return written
-            self._compare(cursor, given, unsettled)
-            for kind, group in _by_kind(written):
-                self._insert(cursor, kind, [record for record in group if record.revision == 1], "")
-                self._insert(cursor, kind, [record for record in group if record.revision > 1], self._overwrite(kind))
+            self._write(cursor, given, written, unsettled)
             return written
 
         return self._transact(write) if given else []
+
+    def put_in(self, connection: object, records: Sequence[Record]) -> list[Record]:
+        given = schema.checked_all(records)
+        written = [replace(record, revision=record.revision + 1) for record in given]
+        with self._joined(connection) as cursor:
+            self._write(cursor, given, written, unsettled=False)
+        return written
+
+    def read_in(self, connection: object, records: Sequence[Record]) -> list[Record]:
+        if not self._dialect.inside(connection):
+            return []
+        with self._joined(connection) as cursor:
+            found = self._stored(cursor, schema.checked_all(records), lock=False)
+        return list(found.values())
 
     def append(self, records: Sequence[Record]) -> None:
         written = [replace(record, revision=1) for record in schema.checked_all(records)]
@@ -170,6 +181,13 @@ class SqlState:
         assigned = [self._dialect.assign.format(name=name(field)) for field in (*schema.fields_of(spec), "revision")]
         return self._dialect.overwrite.format(key=self._dialect.names(spec.key), columns=", ".join(assigned))
 
+    def _write(self, cursor: Cursor, given: Sequence[Record], written: Sequence[Record], unsettled: bool) -> None:
+        log.debug("put %s", ", ".join(f"{schema.label(record)} revision {record.revision}" for record in written))
+        self._compare(cursor, given, unsettled)
+        for kind, group in _by_kind(written):
+            self._insert(cursor, kind, [record for record in group if record.revision == 1], "")
+            self._insert(cursor, kind, [record for record in group if record.revision > 1], self._overwrite(kind))
+
     def _among(self, spec: KindSpec, records: Sequence[Record]) -> tuple[str, list[str]]:
         rows = ", ".join([self._dialect.row(len(spec.key))] * len(records))
         condition = f"({self._dialect.names(spec.key)}) {self._dialect.among.format(rows=rows)}"
@@ -188,13 +206,14 @@ class SqlState:
                 found |= {(kind, *row[:-1]): row[-1] for row in cursor.fetchall()}
         return found
 
-    def _stored(self, cursor: Cursor, records: Sequence[Record]) -> dict[tuple[str, ...], Record]:
+    def _stored(self, cursor: Cursor, records: Sequence[Record], *, lock: bool = True) -> dict[tuple[str, ...], Record]:
         found: list[Record] = []
         for kind, group in _by_kind(records):
             spec = schema.spec_of(kind)
             for chunk in _chunks(group):
                 condition, values = self._among(spec, chunk)
-                cursor.execute(f"{self._select(kind, spec)} WHERE {condition} {self._dialect.lock}", values)
+                tail = self._dialect.lock if lock else ""
+                cursor.execute(f"{self._select(kind, spec)} WHERE {condition} {tail}", values)
                 found += [_record(kind, spec, row) for row in cursor.fetchall()]
         return {_id(record): record for record in found}
 
@@ -248,6 +267,41 @@ class SqlState:
                     self._abandon(cursor, lost=True)
                     raise
         raise AssertionError("the last attempt returns or raises")
+
+    @contextmanager
+    def _joined(self, connection: object) -> Iterator[Cursor]:
+        """A cursor in the caller's transaction. What fails is undone; what the caller did before it stays."""
+        cursor = self._dialect.join(connection)
+        try:
+            cursor.execute("SAVEPOINT strandline")
+            try:
+                self._check_joined(cursor)
+                yield cursor
+            except BaseException:
+                cursor.execute("ROLLBACK TO SAVEPOINT strandline")
+                raise
+            finally:
+                cursor.execute("RELEASE SAVEPOINT strandline")
+        except self._dialect.error as error:
+            raise self._failure(error, self._dialect.fault(error), False) from error
+        finally:
+            cursor.close()
+
+    def _check_joined(self, cursor: Cursor) -> None:
+        try:
+            store = schema.marks(cursor, self._dialect)[1]
+        except self._dialect.error as error:
+            if self._dialect.fault(error) is not Fault.ABSENT:
+                raise
+            store = None
+        if store != self._store:
+            raise StateError(
+                f"this connection does not lead to the state {self._dialect.address}",
+                why="Its transaction and the watermark would not be one."
+                if store is None
+                else "Another state is there.",
+                remedy="Connect to the database, and the schema, that the state is in.",
+            )
 
     def _cursor(self, unsettled: bool) -> Cursor:
         """A cursor on the open connection, or on a new one."""

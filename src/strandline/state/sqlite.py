@@ -12,7 +12,7 @@ from pathlib import Path
 
 from strandline.core.errors import StateError
 from strandline.endpoint import Endpoint
-from strandline.state.dialect import Connection, Dialect, Fault
+from strandline.state.dialect import Connection, Cursor, Dialect, Fault, cannot_join, no_transaction
 
 _WAIT_SECONDS = 15.0
 _SMALLEST_PAGE = 512
@@ -25,6 +25,8 @@ def dialect(endpoint: Endpoint) -> Dialect:
         address=str(path),
         error=sqlite3.Error,
         connect=lambda: _connect(path),
+        join=lambda connection: _join(path, connection),
+        inside=_inside,
         fault=_fault,
         explain=lambda error: _explain(path, error),
         shared=False,
@@ -68,6 +70,22 @@ def _connect(path: Path) -> Connection:
             connection.close()
             raise _explain(path, error) from error
     return connection
+
+
+def _join(path: Path, connection: object) -> Cursor:
+    if not isinstance(connection, sqlite3.Connection):
+        raise cannot_join("sqlite3", str(path))
+    if not connection.in_transaction:
+        if connection.isolation_level is None:
+            raise no_transaction()
+        connection.execute("BEGIN IMMEDIATE")  # or releasing our savepoint, the outermost, would commit
+    cursor = connection.cursor()
+    cursor.row_factory = None
+    return cursor
+
+
+def _inside(connection: sqlite3.Connection) -> bool:
+    return connection.in_transaction
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:

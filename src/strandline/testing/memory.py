@@ -29,7 +29,7 @@ from strandline.testing.side import OPERATION, MemorySourceSide, MemoryTargetSid
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from strandline.core.protocols import Changes
+    from strandline.core.protocols import Changes, Files
 
 __all__ = ["Clock", "MemoryChanges", "MemorySink", "MemorySource", "Row", "Target", "Transaction", "watermark"]
 
@@ -227,7 +227,7 @@ class MemoryChanges:
     unique: bool = True
     order: tuple[str, ...] = ()
     query: str | None = None
-    files: Sequence[str] | None = None
+    files: Files | None = None
     how: How | None = None
     repair: Repair | None = None
 
@@ -344,9 +344,10 @@ class MemorySink:
         return MemoryTargetSide(comparison, lambda: rows)
 
     def apply(self, table: Table, batch: Batch, changes: Changes, *, how: How, repair: Repair | None = None) -> Applied:
-        if not isinstance(changes, MemoryChanges):
-            raise TargetError("a sink in memory takes rows from a source in memory only", where=table.where_text)
-        rows = changes.rows()
+        in_memory: Callable[[], list[Row]] | None = getattr(changes, "rows", None)
+        if in_memory is None:
+            raise TargetError("a sink in memory takes rows that are in memory only", where=table.where_text)
+        rows = in_memory()
         _take(self._before)
         with self._lock:
             held = self._targets.get(table.target, Target())

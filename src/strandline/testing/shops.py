@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,4 +52,25 @@ class MariadbShop(Shop):
     def execute(self, sql: str, connection: Any = None) -> list[tuple[Any, ...]]:
         with (connection or self._connection).cursor() as cursor:
             cursor.execute(sql)
+            return list(cursor.fetchall())
+
+
+class SnowflakeShop(Shop):
+    create: Sequence[str] = (
+        "CREATE TABLE orders (id number(38,0) PRIMARY KEY, at timestamp_tz(6) NOT NULL, note varchar(20))",
+    )
+
+    @staticmethod
+    def quote(identifier: str) -> str:
+        return '"' + identifier.replace('"', '""') + '"'
+
+    def connect(self) -> Any:
+        from strandline.sources.snowflake_session import SnowflakeSession
+
+        return SnowflakeSession(Endpoint.parse(self.url)).connect()
+
+    def execute(self, sql: str, connection: Any = None) -> list[tuple[Any, ...]]:
+        """`at` is no word of Snowflake's, but it is one of DuckDB's."""
+        with (connection or self._connection).cursor() as cursor:
+            cursor.execute(re.sub(r"\bat\b", '"AT"', sql))
             return list(cursor.fetchall())

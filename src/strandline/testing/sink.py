@@ -28,7 +28,7 @@ from strandline.core.errors import (
     TargetError,
     TransientError,
 )
-from strandline.core.protocols import Sink
+from strandline.core.protocols import Files, Sink
 from strandline.core.table import Mode, Table
 from strandline.core.watermark import Cursor, Kind, Watermark
 from strandline.core.window import KeyRange, Repair
@@ -53,7 +53,7 @@ class RowChanges:
     unique: bool = True
     order: tuple[str, ...] = ()
     query: str | None = None
-    files: Sequence[str] | None = None
+    files: Files | None = None
     how: How | None = None
     repair: Repair | None = None
 

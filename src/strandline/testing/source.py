@@ -6,11 +6,13 @@ class TestMySource(SourceContract):
         with MyShop(my_database) as shop:
             yield shop
 
-The tests that read rows take the fixture `spark`, a session with the JDBC driver on its class path.
+The tests that read rows take the fixture `spark`, a session with the JDBC driver on its class path. A database that
+shows nothing of what is in flight subclasses ReadingContract.
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -134,23 +136,18 @@ def refusal(answer: object) -> SourceError:
     return answer
 
 
-class SourceContract:
+class ReadingContract:
+    """What every database keeps, whatever it shows of transactions and keeps of keys."""
+
+    identifiers = ('Order "Details" `x`', "na\"me with `every` 'quote' % ünïcode.ß", "select")
+    """Of a table, a column and a key, as odd as can be."""
+
     @pytest.fixture
     def shop(self) -> Shop:
         """To override: a shop with an empty `orders` table in a database of this test's own."""
         raise NotImplementedError
 
     # --- What is there -----------------------------------------------------------------------------------------------
-
-    def test_a_table_is_found_with_its_columns_key_and_indexes(self, shop: Shop) -> None:
-        info = shop.source().tables(["orders"], {})["orders"]
-        assert isinstance(info, TableInfo)
-        assert [column.name for column in info.columns] == ["id", "at", "note"]
-        assert info.key == ("id",)
-        assert ("id",) in info.unique
-        assert set(info.indexed) == {"id", "at"}
-        assert not info.columns[0].nullable
-        assert info.columns[2].nullable
 
     def test_globs_match_tables_and_views(self, shop: Shop) -> None:
         shop.execute("CREATE TABLE order_lines (id int PRIMARY KEY)")
@@ -165,22 +162,24 @@ class SourceContract:
         assert isinstance(found["orders"], TableInfo)
 
     def test_a_query_is_described_by_the_database(self, shop: Shop) -> None:
-        found = shop.source().tables([], {"recent": "SELECT id, at AS stamped FROM orders", "broken": "SELECT nothing"})
+        found = shop.source().tables(
+            [], {"recent": "SELECT id, note AS remark FROM orders", "broken": "SELECT nothing"}
+        )
         assert isinstance(found["recent"], TableInfo)
-        assert [column.name for column in found["recent"].columns] == ["id", "stamped"]
+        assert [column.name for column in found["recent"].columns] == ["id", "remark"]
         refusal(found["broken"])
 
     def test_the_same_database_has_the_same_identity_whoever_asks(self, shop: Shop) -> None:
         assert shop.source().identity() == shop.source().identity() != ""
 
-    def test_many_tables_are_found_in_a_few_statements(self, shop: Shop) -> None:
-        for number in range(200):
+    def test_many_tables_are_found_in_a_few_statements(self, shop: Shop, caplog: pytest.LogCaptureFixture) -> None:
+        for number in range(100):
             shop.execute(f"CREATE TABLE many_{number} (id int PRIMARY KEY, at date NOT NULL)")
         source = shop.source()
-        started = time.monotonic()
-        found = source.tables(["many_*"], {})
-        assert len(found) == 200
-        assert time.monotonic() - started < 1.5
+        with caplog.at_level(logging.DEBUG, "strandline.sources"):
+            found = source.tables(["many_*"], {})
+        assert len(found) == 100
+        assert 0 < len([record for record in caplog.records if record.name.startswith("strandline.sources")]) < 20
 
     # --- What is refused ---------------------------------------------------------------------------------------------
 
@@ -213,23 +212,6 @@ class SourceContract:
         assert "append" in caught.value.remedy
         assert shop.table(source, "log", mode=Mode.APPEND).key == ()
 
-    def test_a_key_that_no_constraint_keeps_is_known_as_such(self, shop: Shop) -> None:
-        shop.execute("CREATE TABLE log (n int NOT NULL, at date NOT NULL)")
-        source = shop.source()
-        assert not shop.table(source, "log", key=("n",)).key_enforced
-        assert shop.table(source).key_enforced
-
-    def test_a_cursor_without_an_index_is_a_warning_with_the_index_to_make(self, shop: Shop) -> None:
-        shop.execute("CREATE TABLE log (n int PRIMARY KEY, at date NOT NULL)")
-        source = shop.source()
-        shop.table(source, "log")
-        ((table, message),) = source.warnings
-        assert table == "log"
-        shop.execute(message.splitlines()[-1])
-        again = shop.source()
-        shop.table(again, "log")
-        assert again.warnings == []
-
     # --- How far it is safe to read ----------------------------------------------------------------------------------
 
     def test_the_horizon_is_the_databases_clock_less_the_guard(self, shop: Shop) -> None:
@@ -240,35 +222,23 @@ class SourceContract:
         assert behind is not None
         assert timedelta(seconds=3590) < _gap(behind, high) < timedelta(seconds=3610)
 
-    def test_an_open_transaction_holds_the_horizon_until_it_commits(self, shop: Shop) -> None:
-        source = shop.source()
-        table = shop.table(source)
-        with shop.begun("INSERT INTO orders (note) VALUES ('late')") as commit:
-            held = horizon(source, table)
-            assert held.high is None
-            assert held.held_by is not None
-            commit()
-            high = horizon(source, table).high
-        assert high is not None
-        assert waiting(source, table, Window(None, high))
-
     def test_one_barrier_serves_all_tables(self, shop: Shop) -> None:
         shop.execute("CREATE TABLE log (n int PRIMARY KEY, at date NOT NULL)")
         source = shop.source()
         found = source.horizons([shop.table(source), shop.table(source, "log", zone="UTC")])
         assert len({value.observed for value in found.values() if isinstance(value, Horizon)}) == 1
 
-    def test_an_idle_database_is_asked_in_less_than_50_ms(self, shop: Shop) -> None:
-        source = shop.source()
+    def test_an_idle_database_is_asked_without_a_pause(self, shop: Shop) -> None:
+        pauses: list[float] = []
+        source = shop.source(sleep=pauses.append)
         table = shop.table(source)
-        horizon(source, table)
-        spent = []
+        counts = []
         for _ in range(5):
             time.sleep(0.15)  # InnoDB caches its list of transactions for a tenth of a second; runs are further apart
-            started = time.monotonic()
+            pauses.clear()
             horizon(source, table)
-            spent.append(time.monotonic() - started)
-        assert min(spent) < 0.05
+            counts.append(len(pauses))
+        assert 0 in counts  # whatever else the server does for itself now and then
 
     def test_rows_stamped_in_the_future_do_not_drag_the_horizon_along(self, shop: Shop) -> None:
         shop.execute("INSERT INTO orders (id, at) VALUES (1, '2037-01-01 00:00:00')")
@@ -315,17 +285,6 @@ class SourceContract:
         assert high is not None
         assert source.slices(table, Window(None, high), None, None) == (Slice(Window(None, high)),)
 
-    def test_a_held_horizon_says_how_far_it_would_reach(self, shop: Shop) -> None:
-        source = shop.source()
-        table = shop.table(source)
-        with shop.begun("INSERT INTO orders (note) VALUES ('late')") as commit:
-            held = horizon(source, table)
-            commit()
-        after = horizon(source, table).high
-        assert held.reach is not None
-        assert after is not None
-        assert held.reach < after
-
     def test_a_fingerprint_changes_with_any_row_and_only_then(self, shop: Shop) -> None:
         shop.execute("INSERT INTO orders (id, note, at) VALUES (1, NULL, '2026-11-15 08:00:00')")
         shop.execute("INSERT INTO orders (id, note, at) VALUES (2, 'b', '2026-11-15 08:00:01')")
@@ -351,27 +310,6 @@ class SourceContract:
             seen.append(fingerprint())
 
     # --- Integers ----------------------------------------------------------------------------------------------------
-
-    def test_an_integer_horizon_is_one_above_the_last_id(self, shop: Shop) -> None:
-        source = shop.source()
-        table = shop.table(source, cursor="id")
-        assert horizon(source, table).high is None
-        for _ in range(3):
-            shop.execute("INSERT INTO orders (note) VALUES ('x')")
-        found = horizon(source, table)
-        assert found.high == found.next_id == Watermark(Kind.INTEGER, "4")
-        shop.execute("DELETE FROM orders WHERE id = 3")
-        found = horizon(source, table)
-        assert (found.high, found.next_id) == (Watermark(Kind.INTEGER, "3"), Watermark(Kind.INTEGER, "4"))
-
-    def test_an_id_still_to_be_committed_holds_the_horizon(self, shop: Shop) -> None:
-        source = shop.source()
-        table = shop.table(source, cursor="id")
-        with shop.begun("INSERT INTO orders (note) VALUES ('late')") as commit:
-            shop.execute("INSERT INTO orders (note) VALUES ('early')")
-            assert horizon(source, table).held_by is not None
-            commit()
-        assert horizon(source, table).high == Watermark(Kind.INTEGER, "3")
 
     def test_ids_beyond_53_bits_stay_exact(self, shop: Shop) -> None:
         top = 2**63 - 2
@@ -471,31 +409,7 @@ class SourceContract:
         parts = source.slices(table, window("09:00:00", "11:00:00"), 12, None)
         assert [bool(waiting(source, table, part.window)) for part in parts].count(True) == 1
 
-    def test_a_first_load_is_cut_by_key_even_if_keys_are_skewed(self, shop: Shop, spark: SparkSession) -> None:
-        for order in (*range(1, 11), 10**12, 10**15):
-            shop.insert(order, "10:00:00")
-        source = shop.source()
-        table = replace(shop.table(source), slice_rows=4)
-        parts = source.slices(table, window(None, "11:00:00"), 12, None)
-        assert [part.last for part in parts] == [False] * (len(parts) - 1) + [True]
-        found = [ids(source.changes(table, part).frame(spark)) for part in parts]
-        assert [len(part) for part in found] == [4, 4, 4]
-        assert sorted(chain(*found)) == [*range(1, 11), 10**12, 10**15]
-
     # --- Reading -----------------------------------------------------------------------------------------------------
-
-    def test_parallel_readers_read_every_row_of_the_slice_once(self, shop: Shop, spark: SparkSession) -> None:
-        for order in range(1, 41):
-            shop.insert(order, f"10:00:{order % 7:02d}")
-        source = shop.source(readers=4)
-        assert isinstance(source, DatabaseSource)
-        source.reader = replace(source.reader, rows_per_reader=1)
-        table = shop.table(source)
-        by_key = source.changes(table, Slice(window("10:00:01", "10:00:06"))).frame(spark)
-        unsplit = replace(table, key=(), key_enforced=False)
-        by_cursor = source.changes(unsplit, Slice(window("10:00:01", "10:00:06"))).frame(spark)
-        expected = [order for order in range(1, 41) if 1 <= order % 7 < 6]
-        assert ids(by_key) == ids(by_cursor) == expected
 
     def test_a_lookback_is_read_from_its_own_bound(self, shop: Shop, spark: SparkSession) -> None:
         shop.insert(1, "09:00:00")
@@ -527,7 +441,7 @@ class SourceContract:
 
     def test_any_identifier_can_be_read(self, shop: Shop, spark: SparkSession) -> None:
         quote = shop.quote
-        name, column, key = 'Order "Details" `x`', "na\"me with `every` 'quote' % ünïcode.ß", "select"
+        name, column, key = self.identifiers
         shop.execute(
             f"CREATE TABLE {quote(name)} ({quote(key)} int PRIMARY KEY, {quote(column)} varchar(9), at date NOT NULL)"
         )
@@ -549,6 +463,114 @@ class SourceContract:
         found = {row["id"]: row[changes.operation] for row in changes.frame(spark).collect()}
         assert found == {1: "delete", 2: "upsert"}
 
+    def test_a_table_dropped_between_plan_and_read_is_named(self, shop: Shop, spark: SparkSession) -> None:
+        source = shop.source()
+        changes = source.changes(shop.table(source), Slice(window(None, "11:00:00")))
+        shop.execute("DROP TABLE orders")
+        with pytest.raises(Exception, match=r"(?i)orders") as caught:
+            changes.frame(spark).collect()
+        assert refusal(changes.translate(caught.value)).where == "shop.orders"
+        assert changes.translate(ValueError("something else")) is None
+
+
+class SourceContract(ReadingContract):
+    """For a database that shows what is in flight, keeps keys unique and has indexes."""
+
+    def test_a_table_is_found_with_its_columns_key_and_indexes(self, shop: Shop) -> None:
+        info = shop.source().tables(["orders"], {})["orders"]
+        assert isinstance(info, TableInfo)
+        assert [column.name for column in info.columns] == ["id", "at", "note"]
+        assert info.key == ("id",)
+        assert ("id",) in info.unique
+        assert set(info.indexed or ()) == {"id", "at"}
+        assert not info.columns[0].nullable
+        assert info.columns[2].nullable
+
+    def test_a_key_that_no_constraint_keeps_is_known_as_such(self, shop: Shop) -> None:
+        shop.execute("CREATE TABLE log (n int NOT NULL, at date NOT NULL)")
+        source = shop.source()
+        assert not shop.table(source, "log", key=("n",)).key_enforced
+        assert shop.table(source).key_enforced
+
+    def test_a_cursor_without_an_index_is_a_warning_with_the_index_to_make(self, shop: Shop) -> None:
+        shop.execute("CREATE TABLE log (n int PRIMARY KEY, at date NOT NULL)")
+        source = shop.source()
+        shop.table(source, "log")
+        ((table, message),) = source.warnings
+        assert table == "log"
+        shop.execute(message.splitlines()[-1])
+        again = shop.source()
+        shop.table(again, "log")
+        assert again.warnings == []
+
+    def test_an_open_transaction_holds_the_horizon_until_it_commits(self, shop: Shop) -> None:
+        source = shop.source()
+        table = shop.table(source)
+        with shop.begun("INSERT INTO orders (note) VALUES ('late')") as commit:
+            held = horizon(source, table)
+            assert held.high is None
+            assert held.held_by is not None
+            commit()
+            high = horizon(source, table).high
+        assert high is not None
+        assert waiting(source, table, Window(None, high))
+
+    def test_a_held_horizon_says_how_far_it_would_reach(self, shop: Shop) -> None:
+        source = shop.source()
+        table = shop.table(source)
+        with shop.begun("INSERT INTO orders (note) VALUES ('late')") as commit:
+            held = horizon(source, table)
+            commit()
+        after = horizon(source, table).high
+        assert held.reach is not None
+        assert after is not None
+        assert held.reach < after
+
+    def test_an_integer_horizon_is_one_above_the_last_id(self, shop: Shop) -> None:
+        source = shop.source()
+        table = shop.table(source, cursor="id")
+        assert horizon(source, table).high is None
+        for _ in range(3):
+            shop.execute("INSERT INTO orders (note) VALUES ('x')")
+        found = horizon(source, table)
+        assert found.high == found.next_id == Watermark(Kind.INTEGER, "4")
+        shop.execute("DELETE FROM orders WHERE id = 3")
+        found = horizon(source, table)
+        assert (found.high, found.next_id) == (Watermark(Kind.INTEGER, "3"), Watermark(Kind.INTEGER, "4"))
+
+    def test_an_id_still_to_be_committed_holds_the_horizon(self, shop: Shop) -> None:
+        source = shop.source()
+        table = shop.table(source, cursor="id")
+        with shop.begun("INSERT INTO orders (note) VALUES ('late')") as commit:
+            shop.execute("INSERT INTO orders (note) VALUES ('early')")
+            assert horizon(source, table).held_by is not None
+            commit()
+        assert horizon(source, table).high == Watermark(Kind.INTEGER, "3")
+
+    def test_a_first_load_is_cut_by_key_even_if_keys_are_skewed(self, shop: Shop, spark: SparkSession) -> None:
+        for order in (*range(1, 11), 10**12, 10**15):
+            shop.insert(order, "10:00:00")
+        source = shop.source()
+        table = replace(shop.table(source), slice_rows=4)
+        parts = source.slices(table, window(None, "11:00:00"), 12, None)
+        assert [part.last for part in parts] == [False] * (len(parts) - 1) + [True]
+        found = [ids(source.changes(table, part).frame(spark)) for part in parts]
+        assert [len(part) for part in found] == [4, 4, 4]
+        assert sorted(chain(*found)) == [*range(1, 11), 10**12, 10**15]
+
+    def test_parallel_readers_read_every_row_of_the_slice_once(self, shop: Shop, spark: SparkSession) -> None:
+        for order in range(1, 41):
+            shop.insert(order, f"10:00:{order % 7:02d}")
+        source = shop.source(readers=4)
+        assert isinstance(source, DatabaseSource)
+        source.reader = replace(source.reader, rows_per_reader=1)
+        table = shop.table(source)
+        by_key = source.changes(table, Slice(window("10:00:01", "10:00:06"))).frame(spark)
+        unsplit = replace(table, key=(), key_enforced=False)
+        by_cursor = source.changes(unsplit, Slice(window("10:00:01", "10:00:06"))).frame(spark)
+        expected = [order for order in range(1, 41) if 1 <= order % 7 < 6]
+        assert ids(by_key) == ids(by_cursor) == expected
+
     def test_a_transform_is_applied_and_no_promise_outlives_it(self, shop: Shop, spark: SparkSession) -> None:
         shop.insert(1, "10:00:00")
         source = shop.source()
@@ -560,15 +582,6 @@ class SourceContract:
         assert source.changes(shop.table(source), asked).unique
         with pytest.raises(StrandlineError, match="nowhere:nothing"):
             source.changes(replace(table, transform="nowhere:nothing"), asked).frame(spark)
-
-    def test_a_table_dropped_between_plan_and_read_is_named(self, shop: Shop, spark: SparkSession) -> None:
-        source = shop.source()
-        changes = source.changes(shop.table(source), Slice(window(None, "11:00:00")))
-        shop.execute("DROP TABLE orders")
-        with pytest.raises(Exception, match="orders") as caught:
-            changes.frame(spark).collect()
-        assert refusal(changes.translate(caught.value)).where == "shop.orders"
-        assert changes.translate(ValueError("something else")) is None
 
 
 def doubled(frame: DataFrame) -> DataFrame:

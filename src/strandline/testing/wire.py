@@ -1,4 +1,4 @@
-"""A TCP relay to a real server that breaks on demand: at once, around the next COMMIT, or amid an answer."""
+"""A TCP relay to a real server that breaks on demand: at once, around something a client says, or amid an answer."""
 
 from __future__ import annotations
 
@@ -11,20 +11,23 @@ from typing import Self
 
 from strandline.endpoint import Endpoint
 
-_COMMIT = re.compile(rb"COMMIT(?!TED)")
+COMMIT = re.compile(rb"COMMIT(?!TED)")
 
 
 class Wire:
-    """Open until `close`, or in a `with` block. Sees a COMMIT only where nothing is encrypted."""
+    """Open until `close`, or in a `with` block. Sees what is said only where nothing is encrypted."""
 
     def __init__(self, host: str, port: int) -> None:
         self.server = (host, port)
-        self.cut_before_commit = False  # the server never hears of it
-        self.cut_after_commit = False  # the server does it, the answer is lost
+        self.cut_before: re.Pattern[bytes] | None = None  # once a client says this: the server never hears of it
+        self.cut_answer_to: re.Pattern[bytes] | None = None  # the server hears it, and the answer is lost
         self.cut_after: int | None = None  # so many more bytes come from the server, and no more
         self.down = False  # no new connection is served
+        self.for_good = False  # nor is one after the next cut
         self.cuts = 0
+        self._lock = threading.Lock()
         self._open: list[socket.socket] = []
+        self._unheard: set[socket.socket] = set()  # servers whose next answer is lost
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -40,11 +43,18 @@ class Wire:
         return url.replace(f":{self.server[1]}/", f":{self.port}/")
 
     def cut(self) -> None:
-        ends, self._open = self._open, []  # a client that comes back at once is not cut with them
-        self.cuts += 1
+        with self._lock:
+            ends, self._open = self._open, []  # a client that comes back at once is not cut with them
+            self.cuts += 1
+            self.down = self.down or self.for_good
         for end in ends:
             with suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def mend(self) -> None:
+        """Whatever is asked for next passes."""
+        self.cut_before = self.cut_answer_to = self.cut_after = None
+        self.down = self.for_good = False
 
     def close(self) -> None:
         self.cut()
@@ -63,34 +73,46 @@ class Wire:
         with suppress(OSError):  # the listener was closed
             while True:
                 client, _ = self._listener.accept()
-                if self.down:
+                server = self._server()
+                if server is None:
                     client.close()
                     continue
-                try:
-                    server = socket.create_connection(self.server)
-                except OSError:  # the server itself is down
-                    client.close()
-                    continue
-                self._open += [client, server]
-                threading.Thread(target=self._upward, args=(client, server), daemon=True).start()
-                threading.Thread(target=self._downward, args=(server, client), daemon=True).start()
+                with self._lock:
+                    if cut := self.down:  # meanwhile
+                        client.close()
+                        server.close()
+                    else:
+                        self._open += [client, server]
+                if not cut:
+                    threading.Thread(target=self._upward, args=(client, server), daemon=True).start()
+                    threading.Thread(target=self._downward, args=(server, client), daemon=True).start()
+
+    def _server(self) -> socket.socket | None:
+        """None where it is down, or is to seem so."""
+        try:
+            return None if self.down else socket.create_connection(self.server)
+        except OSError:
+            return None
 
     def _upward(self, client: socket.socket, server: socket.socket) -> None:
         with server, suppress(OSError):
             while data := client.recv(65536):
-                commit = _COMMIT.search(data) is not None
-                if commit and self.cut_before_commit:
-                    self.cut_before_commit = False
+                if self.cut_before and self.cut_before.search(data):
+                    self.cut_before = None
                     self.cut()
                     return
-                if commit and self.cut_after_commit:
-                    self.cut_after_commit = False
-                    client.shutdown(socket.SHUT_RDWR)
+                if self.cut_answer_to and self.cut_answer_to.search(data):
+                    self.cut_answer_to = None
+                    self._unheard.add(server)
                 server.sendall(data)
 
     def _downward(self, server: socket.socket, client: socket.socket) -> None:
         with client, suppress(OSError):
             while data := server.recv(65536):
+                if server in self._unheard:
+                    self._unheard.discard(server)
+                    self.cut()
+                    return
                 if self.cut_after is not None:
                     self.cut_after -= len(data)
                     if self.cut_after < 0:

@@ -43,12 +43,14 @@ class World:
         key_slices: bool = False,
         state: State | None = None,
         into: Sink | None = None,
+        commit_every: int = 1,
     ) -> None:
         self.clock = Clock()
         self.source = MemorySource(SteppedClock(self.clock), barrier=barrier, key_slices=key_slices)
         self.sink = MemorySink()
         self.into: Sink = into or self.sink
         self.state: State = state or MemoryState(self.clock.now)
+        self.commit_every = commit_every
         self.tables: dict[str, Table] = {}
 
     def table(self, name: str = "orders", *, kind: Kind = Kind.TIMESTAMP, **settings: Any) -> Table:
@@ -118,7 +120,7 @@ class World:
             return {}
         run = books.run_started(run_id, PIPELINE, Caller("test"), len(planned))
         books.close_abandoned([*(part.position.run_id for part in work), *books.silent(PIPELINE)])
-        hop = Hop(run_id, PIPELINE, self.source, self.into, books, listener, sleep=sleep or self.clock.advance)
+        hop = self._hop(run_id, books, listener, sleep)
         outcomes = {outcome.table: outcome for outcome in hop.run(work, books.leases(PIPELINE))}
         failed = [str(outcome.error) for outcome in outcomes.values() if outcome.error]
         books.run_ended(run, Status.FAILED if failed else Status.COMPLETED, failed[0] if failed else "")
@@ -131,8 +133,12 @@ class World:
         planned = plan_backfill(self.source, ask, low, high, run_id=run_id)
         if not planned.plan.work:
             return None
-        hop = Hop(run_id, PIPELINE, self.source, self.into, books, listener, sleep=self.clock.advance)
+        hop = self._hop(run_id, books, listener)
         return hop.run([planned], books.leases(PIPELINE))[0]
+
+    def _hop(self, run_id: str, books: Books, listener: Listener, sleep: Callable[[float], None] | None = None) -> Hop:
+        wait, every = sleep or self.clock.advance, self.commit_every
+        return Hop(run_id, PIPELINE, self.source, self.into, books, listener, sleep=wait, commit_every=every)
 
     def _write_idle(self, books: Books, planned: Sequence[Planned]) -> None:
         rested = [(part.position, part.resting()) for part in planned if not part.plan.work]

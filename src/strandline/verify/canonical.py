@@ -18,9 +18,9 @@ NULL       the control character U+001E
 
 A row is its columns joined by U+001F; its hash the MD5 of that in UTF-8.
 
-Where rows are only added up, a cheaper number stands for each: the key and whatever is not a number by nature as text,
-hashed to 32 bits (CRC-32 where both systems know it, else the first of the MD5), times the weighted sum of its numbers
-(`weighed`). To make text of numbers and times, and MD5 of text, costs more than all the rest.
+Where rows are only added up, a cheaper number stands for each: what the key makes (`row_number`) times the weighted sum
+of the rest: numbers and times as they are, texts hashed to 32 bits (CRC-32 where both systems know it, else the first
+of the MD5). To make text of numbers and times, and MD5 of text, costs more than all the rest.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ EPOCH = 946_684_800_000_000
 """Microseconds from 1970 to 2000, where PostgreSQL begins to count."""
 HASHED = 8
 """Hexadecimal digits of the MD5 that make a number of 32 bits."""
-PRIME = 2_147_483_629
-"""Below 2^31, and no number that anybody stores to mean something, as 2^31 - 1 is."""
+PRIME = 2_147_483_579
+"""Below 2^31, no number that anybody stores to mean something, as 2^31 - 1 is, and such that no two numbers have one
+cube modulo it."""
 NOTHING = -4_611_686_018_427_387_847
 """Stands for NULL among numbers."""
 # Large, and without small multiples that add up to nothing, so that changes of several columns do not cancel out.
-# Products of 31 and 28 bits: 64 hold the sum of eight.
+# Products of 32 and 28 bits: 64 hold the sum of eight of these.
 _WEIGHTS = (197_641_243, 256_203_161, 143_507_897, 229_784_533, 166_903_421, 211_382_681, 239_115_467, 181_060_079)
 
 _BITS = 52  # of a double's mantissa, behind the first
@@ -71,18 +72,27 @@ def float_text(
     )
 
 
-def weighed(numbers: Sequence[str], hashed: str) -> str:
-    """SQL for a row's number, from SQL for its numbers (64 bits) and for the hash of its texts (32 bits).
+def row_number(numbers: Sequence[str], hashes: Sequence[str], key: str | None) -> str:
+    """SQL for a row's number, from SQL for its numbers (64 bits), hashes of its texts (32 bits), and its key, where
+    that is a number; else the one hash is that of the key and of whatever else is text.
 
-    As a product it ties each number to its row: values swapped between two rows, or taken from one and given to the
+    As a product it ties each value to its row: values swapped between two rows, or taken from one and given to the
     other, change the sum over both. No step overflows, and `%` has the dividend's sign everywhere.
     """
-    return f"({_one(numbers)} % {PRIME}) * {hashed}" if numbers else hashed
+    (factor, *hashes) = hashes if key is None else (_scattered(key), *hashes)
+    parts = [*(f"{number} % {PRIME}" for number in numbers), *hashes]
+    return f"({_sum(parts)} % {PRIME}) * {factor}" if parts else factor
 
 
-def _one(numbers: Sequence[str]) -> str:
+def _scattered(key: str) -> str:
+    """A number of 32 bits, never 0, that steps evenly for no keys that do: the cube of it, moved away from 0."""
+    moved = f"({key} % {PRIME} + {_WEIGHTS[0]})"
+    return f"({moved} * {moved} % {PRIME} * {moved} % {PRIME} + {PRIME})"
+
+
+def _sum(parts: Sequence[str]) -> str:
     most = len(_WEIGHTS)
-    if len(numbers) > most:
-        return _one([_one(numbers[at : at + most]) for at in range(0, len(numbers), most)])
-    parts = [f"{each} % {PRIME} * {weight}" for each, weight in zip(numbers, _WEIGHTS, strict=False)]
-    return f"({' + '.join([str(PRIME // 3), *parts])})"
+    if len(parts) > most:
+        return _sum([f"{_sum(parts[at : at + most])} % {PRIME}" for at in range(0, len(parts), most)])
+    weighed = [f"{part} * {weight}" for part, weight in zip(parts, _WEIGHTS, strict=False)]
+    return f"({' + '.join([str(PRIME // 3), *weighed])})"

@@ -6,6 +6,7 @@ run carries out. Owns what may be repaired; carries out nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -24,25 +25,25 @@ _SMALL = 500_000  # rows of a table that are read again at once rather than in s
 
 
 def planned(
-    ask: Ask, comparison: Comparison, findings: Findings, run_id: str, *, delete: bool, delete_fraction: float
+    ask: Ask,
+    comparison: Comparison,
+    findings: Findings,
+    run_id: str,
+    *,
+    delete: bool,
+    delete_fraction: float,
+    beside: Sequence[Findings] = (),
 ) -> Planned | None:
-    """The plan that makes these parts equal; None: there is nothing it may do. Errors say why it may not."""
+    """The plan that makes these parts equal; None: there is nothing it may do. Errors say why it may not.
+
+    `beside`: of the same table in the other targets of a stage. They are given the same batch, and must take it too.
+    """
     table, position, found = ask.table, ask.position, findings.differences
     check(ask, comparison, findings)
     removable = found.extra and (delete or table.deleted)  # a row that the source marks as deleted goes in any case
     if not (found.missing or found.different or found.duplicate or removable):
         return None
-    deletes = int(delete_fraction * findings.rows) if delete else None
-    if deletes is not None and found.extra > deletes:
-        needed = found.extra / max(findings.rows, 1)
-        raise TargetError(
-            f"{found.extra:,} of {findings.rows:,} rows would be deleted, {needed:.1%}; at most {delete_fraction:g} of "
-            f"them may be: {deletes:,}",
-            where=table.where_text,
-            why="So many at once look like a source that lost rows, or another one. Nothing was repaired.",
-            remedy=f"If they are to go:   strandline verify -t {table.name} --repair --delete "
-            f"--delete-fraction {_rounded_up(needed)}",
-        )
+    deletes = max(_most(table, each, delete_fraction) for each in (findings, *beside)) if delete else None
     assert position.watermark is not None
     window = Window(None, position.watermark)
     plan = TablePlan(
@@ -55,6 +56,22 @@ def planned(
         run_id=run_id,
     )
     return Planned(table, position, position.unmoved(plan), ask.measures)
+
+
+def _most(table: Table, findings: Findings, fraction: float) -> int:
+    """How many rows of a target may be deleted. TargetError if more would be."""
+    extra, most = findings.differences.extra, int(fraction * findings.rows)
+    if extra <= most:
+        return most
+    needed = extra / max(findings.rows, 1)
+    raise TargetError(
+        f"{extra:,} of {findings.rows:,} rows would be deleted, {needed:.1%}; at most {fraction:g} of "
+        f"them may be: {most:,}",
+        where=table.where_text,
+        why="So many at once look like a source that lost rows, or another one. Nothing was repaired.",
+        remedy=f"If they are to go:   strandline verify -t {table.name} --repair --delete "
+        f"--delete-fraction {_rounded_up(needed)}",
+    )
 
 
 def check(ask: Ask, comparison: Comparison, findings: Findings) -> None:

@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from strandline.core.compare import KINDS, Differences
-from strandline.core.errors import StrandlineError, TransientError
+from strandline.core.errors import StrandlineError, TargetError, TransientError
 from strandline.core.events import Compared, Comparing, Listener, Retrying
 from strandline.core.plan import Ask, Planned, check_unchanged
 from strandline.core.protocols import Sink, Source, TargetSide
 from strandline.core.reconcile import reconcile
 from strandline.core.retry import retried
 from strandline.core.run import Outcome
-from strandline.core.table import Table
+from strandline.core.table import Mode, Table
+from strandline.core.window import Window
 from strandline.verify.repair import DELETE_FRACTION, planned
-from strandline.verify.scope import Scope, scope
+from strandline.verify.scope import Scope, lowest, scope
 from strandline.verify.table import Findings, compare_parts, compare_table
 from strandline.verify.verdict import Answer, Verdict
 
@@ -54,7 +55,8 @@ class Verifier:
     def verify(self, ask: Ask) -> Verified:
         """Whatever goes wrong is in the verdict, not raised."""
         table, started = ask.table, self.clock()
-        found = Verified(ask, Verdict(table.pipeline, table.name, Answer.NOT_LOADED, ask.position.watermark))
+        mark = ask.position.watermark
+        found = Verified(ask, Verdict(table.pipeline, table.name, Answer.NOT_LOADED, mark, stage=table.stage))
         try:
             if ask.error:
                 raise ask.error
@@ -73,8 +75,12 @@ class Verifier:
         found: Sequence[Verified],
         deleting: Deleting,
         carry_out: Callable[[list[Planned]], Sequence[Outcome]],
+        beside: Sequence[Verified] = (),
     ) -> tuple[Verdict, ...]:
-        """Repair the tables that differ, by one run; `carry_out` is the ordinary way of plans."""
+        """Repair the tables that differ, by one run; `carry_out` is the ordinary way of plans.
+
+        `beside`: what was found in other targets that are given the same batches.
+        """
         verdicts: dict[str, Verdict] = {}
         work: dict[str, Planned] = {}
         for part in found:
@@ -90,6 +96,7 @@ class Verifier:
                     self.run_id,
                     delete=deleting.allowed,
                     delete_fraction=deleting.fraction,
+                    beside=_elsewhere(name, beside) if deleting.allowed else (),
                 )
             except StrandlineError as error:
                 verdicts[name] = self.failed(part.verdict, error)
@@ -139,12 +146,15 @@ class Verifier:
         check_unchanged(table, ask.position, ask.measures)
         if not ask.busy:  # another run may be ahead of the position by now
             reconcile(self.sink.applied(table), ask.position)
+        copy = self.sink.forms(table)
+        if not copy and ask.position.batch is None:
+            return replace(found, verdict=self._without_target(found.verdict, ask))
         known = self.sink.hashes()
         agreed = scope(
             table,
             ask.position,
             self.source.forms(table),
-            self.sink.forms(table),
+            copy,
             self.source.ranged(table),
             next(name for name in self.source.hashes() if name in known),
         )
@@ -163,6 +173,22 @@ class Verifier:
             notes=agreed.notes,
         )
         return Verified(ask, verdict, agreed, findings)
+
+    def _without_target(self, verdict: Verdict, ask: Ask) -> Verdict:
+        """The watermark moved though no row ever came, so there is no target: right, if the source has none, either."""
+        table, mark = ask.table, ask.position.watermark
+        if table.initial == "latest" or table.mode is Mode.SNAPSHOT or mark is None:
+            return verdict
+        window = Window(lowest(table, ask.position), mark)
+        waiting = self.source.pending({table.name: (table, window)})[table.name]
+        if isinstance(waiting, StrandlineError):
+            raise waiting
+        if waiting == 0:
+            return replace(verdict, answer=Answer.EQUAL)
+        raise TargetError(
+            f"there is no target, and the source has rows below the watermark {mark}",
+            remedy=f"Load it from the beginning:   strandline sync --full -t {table.name}",
+        )
 
     def _find(self, table: Table, agreed: Scope) -> tuple[Scope, Findings]:
         def tell(step: str, done: int, of: int) -> None:
@@ -190,6 +216,17 @@ class Verifier:
 
     def _where(self, table: Table) -> tuple[str, str, str, str]:
         return (self.run_id, table.pipeline, table.name, table.stage)
+
+
+def _elsewhere(table: str, beside: Sequence[Verified]) -> list[Findings]:
+    """What was found of a table in other targets; TargetError where that is not known."""
+    others = [part for part in beside if part.ask.table.name == table]
+    if unknown := next((part for part in others if part.verdict.answer is Answer.FAILED), None):
+        raise TargetError(
+            f"rows would be deleted in every target, and one could not be compared: {unknown.verdict.error}",
+            remedy="Put that right first, or repair without --delete.",
+        )
+    return [part.findings for part in others if part.findings is not None]
 
 
 def _noted(verdict: Verdict, note: str) -> Verdict:

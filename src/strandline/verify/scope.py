@@ -9,7 +9,7 @@ from strandline.core.compare import Comparison, Form
 from strandline.core.errors import TargetError
 from strandline.core.position import Position
 from strandline.core.table import Mode, Table
-from strandline.core.watermark import Watermark
+from strandline.core.watermark import Kind, Watermark
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,8 @@ def scope(
     notes: list[str] = []
     versions = table.mode is Mode.APPEND
     key = table.key
-    if versions and (table.cursor is None or table.cursor.column.lower() not in there):
+    cursor = None if table.cursor is None or table.cursor.kind is Kind.VERSION else table.cursor
+    if versions and (cursor is None or cursor.column.lower() not in there):
         key = ()  # which version is the last cannot be told
     keyed = [(name, _key_form(table, name, source, there)) for name in key]
     columns = _columns(table, key, source, there, notes)
@@ -46,7 +47,7 @@ def scope(
         notes.append("the target is shared: rows that this source does not have may be another's, and are not told")
     comparison = Comparison(
         table,
-        _low(table, notes),
+        _low(table, position, notes),
         None if table.mode is Mode.SNAPSHOT else position.watermark,
         tuple(keyed),
         columns,
@@ -102,10 +103,16 @@ def _named(form: Form | None) -> str:
     return "no comparable type" if form is None else str(form)
 
 
-def _low(table: Table, notes: list[str]) -> Watermark | None:
+def _low(table: Table, position: Position, notes: list[str]) -> Watermark | None:
+    low = lowest(table, position)
+    if low is not None:
+        notes.append(f"compared from {low} on (initial)")
+    return low
+
+
+def lowest(table: Table, position: Position) -> Watermark | None:
     """Rows below `initial` were never asked for. (`latest` leaves no trace: see `from_oldest`.)"""
     if table.initial is None or table.initial == "latest" or table.cursor is None or table.mode is Mode.SNAPSHOT:
         return None
-    low = Watermark.parse(table.cursor.kind, table.initial, table.cursor.zone)
-    notes.append(f"compared from {low} on (initial)")
-    return low
+    kind = position.watermark.kind if position.watermark else table.cursor.kind
+    return Watermark.parse(kind, table.initial, table.cursor.zone)

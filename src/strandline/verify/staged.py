@@ -23,7 +23,7 @@ def as_loaded(ask: Ask, load: Position, reached: Watermark | None) -> Ask:
         batch=load.batch,
         intent=load.intent,
         epoch=load.epoch,
-        plan=ask.position.plan or load.plan,
+        plan=load.plan or ask.position.plan,  # the intent is of the load
     )
     return replace(ask, table=replace(ask.table, stage=load.stage), position=position)
 

@@ -34,6 +34,7 @@ class Verdict:
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     error: StrandlineError | None = None
+    stage: str = ""  # the hop whose target was compared
 
     @property
     def good(self) -> bool:
@@ -43,6 +44,7 @@ class Verdict:
         return {
             "pipeline": self.pipeline,
             "table": self.table,
+            "stage": self.stage,
             "status": self.answer.value,
             **{kind: getattr(self.differences, kind) for kind in KINDS},
             "repaired": self.repaired,

@@ -1,0 +1,1 @@
+"""Alerts: what a service tells people about its pipelines when nobody is looking."""

@@ -1,0 +1,1 @@
+"""`strandline serve`: pipelines run unattended, on schedules, over one warm Spark session."""

@@ -1,0 +1,193 @@
+"""What a plan, a poll, a slice, a batch and a command cost, counted instead of timed, so that a regression shows on any
+machine. Requests to object stores are counted beside what makes them: test_state_objects.py, test_stage.py."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from lake_shop import Shop
+
+from strandline.core.position import Status
+from strandline.spark.java import find_java
+from strandline.state.sql import SqlState
+from strandline.testing.servers import Postgres
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+MANY = 40
+_MARK = "counted|"
+
+
+class Ledger:
+    """What a server was asked since the last look, by its own log."""
+
+    def __init__(self, server: Postgres) -> None:
+        self._server = server
+        self._seen = 0
+
+    def statements(self) -> list[str]:
+        log = self._server.log()
+        new, self._seen = log[self._seen :], len(log)
+        asked = ("statement: ", "execute ")
+        lines = [line.partition("LOG:  ")[2] for line in new.splitlines() if line.startswith(_MARK)]
+        return [line for line in lines if line.startswith(asked)]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    with Postgres(settings={"autovacuum": "off", "log_statement": "all", "log_line_prefix": _MARK}) as server:
+        yield server
+
+
+@pytest.fixture
+def ledger(server: Postgres) -> Ledger:
+    return Ledger(server)
+
+
+@pytest.fixture
+def shop(server: Postgres, request: pytest.FixtureRequest, tmp_path: Path, spark: SparkSession) -> Iterator[Shop]:
+    name = f"d{abs(hash(request.node.name))}"
+    with server.connect() as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    shop = Shop(server.url(name), tmp_path, spark)
+    yield shop
+    shop.close()
+
+
+def _many(shop: Shop) -> None:
+    for number in range(MANY):
+        shop.execute(f"CREATE TABLE t{number} (LIKE orders INCLUDING ALL)")
+        shop.execute(f"INSERT INTO t{number} VALUES (1, 'new', 1, clock_timestamp())")
+    shop.tables = ["orders", *(f"t{number}" for number in range(MANY))]
+
+
+def test_a_plan_asks_the_source_as_often_for_many_tables_as_for_one(shop: Shop, ledger: Ledger) -> None:
+    def asked() -> list[str]:
+        ledger.statements()
+        with shop.load() as project:
+            assert len(project.plan("shop").tables) == len(shop.tables)
+        return ledger.statements()
+
+    shop.insert(1)
+    one = asked()
+    _many(shop)
+    many = asked()
+    assert len(one) == len(many) <= 14, many
+
+
+def test_a_poll_that_finds_nothing_asks_and_writes_as_often_for_many_tables_as_for_one(
+    shop: Shop, ledger: Ledger, written: Callable[[], list[str]]
+) -> None:
+    def idle() -> tuple[int, list[str]]:
+        shop.sync()
+        ledger.statements(), written()
+        assert {outcome.status for outcome in shop.sync().tables} == {Status.SKIPPED}
+        return len(ledger.statements()), written()
+
+    defaults = shop.pipeline["defaults"]
+    shop.pipeline["defaults"] = {**defaults, "initial": "latest"}
+    shop.insert(1)
+    one = idle()
+    _many(shop)
+    many = idle()
+    assert one == many
+    assert many[0] <= 14 and many[1] == ["put"]
+
+
+@pytest.fixture
+def written(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """Each write to the state since the last look, but for leases that are renewed."""
+    seen: list[str] = []
+    for name in ("put", "append", "delete", "prune"):
+        real = getattr(SqlState, name)
+
+        def counted(state: Any, *given: Any, _name: str = name, _real: Any = real) -> Any:
+            if _name != "put" or {record.kind for record in given[0]} != {"lease"}:  # renewed by the clock
+                seen.append(_name)
+            return _real(state, *given)
+
+        monkeypatch.setattr(SqlState, name, counted)
+
+    def taken() -> list[str]:
+        new = seen[:]
+        seen.clear()
+        return new
+
+    return taken
+
+
+def test_a_slice_is_one_write_to_the_state_and_reads_the_source_once(
+    shop: Shop, ledger: Ledger, written: Callable[[], list[str]]
+) -> None:
+    def cost(slices: int) -> tuple[int, int]:
+        shop.execute(
+            f"INSERT INTO orders SELECT i + coalesce((SELECT max(id) FROM orders), 0), 'new', 1, clock_timestamp() "
+            f"FROM generate_series(1, {slices * 100}) i"
+        )
+        shop.execute("ANALYZE orders")
+        ledger.statements(), written()
+        outcome = shop.one()
+        assert outcome.batches == slices
+        by_jdbc = [text for text in ledger.statements() if text.startswith("execute ") and '"orders"' in text]
+        return len(written()), sum("SELECT * FROM" not in text for text in by_jdbc)  # that one asks for columns only
+
+    shop.tables = [{"name": "orders", "slice_rows": 100, "mode": "append"}]
+    shop.insert(1)
+    shop.sync()
+    few, many = cost(2), cost(4)
+    assert (few[1], many[1]) == (2, 4)
+    assert many[0] - few[0] == 2 and few[0] <= 8, (few, many)
+
+
+def test_a_batch_takes_as_many_jobs_of_spark_for_many_rows_as_for_few(shop: Shop, spark: SparkSession) -> None:
+    def jobs(first: int, rows: int) -> int:
+        shop.execute(
+            f"INSERT INTO orders SELECT i, 'new', 1, clock_timestamp() FROM generate_series({first}, {first + rows}) i"
+        )
+        scheduler = spark.sparkContext._jsc.sc().dagScheduler()
+        before = scheduler.numTotalJobs()
+        assert shop.one().batches == 1
+        return int(scheduler.numTotalJobs() - before)
+
+    first = jobs(1, 10)
+    few, many = jobs(100, 10), jobs(1000, 5000)
+    assert first <= 5 and few == many <= 12
+
+
+@pytest.fixture
+def java(tmp_path: Path) -> tuple[Path, Path]:
+    """A Java that keeps count of how often it is started: its home, and the count."""
+    real, home, count = Path(find_java()), tmp_path / "java", tmp_path / "starts"
+    (home / "bin").mkdir(parents=True)
+    for part in real.iterdir():
+        if part.name != "bin":
+            (home / part.name).symlink_to(part)
+    program = home / "bin" / "java"
+    program.write_text(f'#!/bin/sh\necho "$*" >> {count}\nexec {real}/bin/java "$@"\n')
+    program.chmod(0o755)
+    return home, count
+
+
+def test_only_what_moves_rows_starts_java_and_starts_it_once(shop: Shop, java: tuple[Path, Path]) -> None:
+    home, count = java
+
+    def starts(*command: str) -> int:
+        count.write_text("")
+        environment = {**os.environ, "JAVA_HOME": str(home)}
+        program = [sys.executable, "-m", "strandline", *command, "--config", str(shop.config)]
+        subprocess.run(program, check=True, env=environment, capture_output=True)
+        begun = count.read_text().splitlines()
+        return sum("org.apache.spark.launcher.Main" not in line for line in begun)  # it only spells the command out
+
+    shop.insert(1)
+    assert starts("plan", "-p", "shop") == 0
+    assert starts("sync", "-p", "shop") == 1
+    for command in ("plan -p shop", "sync -p shop", "status", "watermark get -p shop -t orders", "runs list", "doctor"):
+        assert starts(*command.split()) == 0, command
