@@ -9,7 +9,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from strandline.spark.archive import _forget_old, build
+from strandline.spark.java import find_java
+from strandline.spark.session import class_archive
 
 _LOADED_FROM_ARCHIVE = """
 import sys
@@ -31,6 +35,22 @@ def test_archive_is_built_and_the_next_session_loads_its_classes_from_it(tmp_pat
     shared = [line for line in loaded if "source: shared objects file (top)" in line]
     assert len(shared) > len(loaded) / 2 > 500
     assert archive.stat().st_mtime > before + 1, "a start dates it"
+
+
+def test_each_installation_has_its_own_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Java refuses, without a word, an archive of jars at another place, or of the same place installed anew."""
+    seen = set()
+    for place in ("one", "other"):
+        jar = tmp_path / place / "jars" / "spark-core.jar"
+        jar.parent.mkdir(parents=True)
+        jar.touch()
+        os.utime(jar, (0, 0))
+        monkeypatch.setenv("SPARK_HOME", str(tmp_path / place))
+        seen.add(class_archive(find_java(), []))
+        assert class_archive(find_java(), []) in seen
+    os.utime(jar, (1, 1))
+    seen.add(class_archive(find_java(), []))
+    assert len(seen) == 3
 
 
 def test_one_that_no_start_has_used_for_a_month_goes(tmp_path: Path) -> None:

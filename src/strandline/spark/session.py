@@ -16,7 +16,6 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -173,8 +172,13 @@ def bury(spark: SparkSession) -> None:
 
 
 def class_archive(java: str, files: Iterable[Path]) -> Path:
-    """Where the shared-class archive for this Java, Spark and class path lies, if one was built."""
-    parts = [java, (Path(java) / "release").read_text(), version("pyspark"), *map(str, files)]
+    """Where the shared-class archive for this Java, Spark and class path lies, if one was built.
+
+    Java takes an archive only with the very files it was made with, by path, size and time: another environment, or
+    the same one installed anew, has another archive.
+    """
+    found = ((file, file.stat()) for file in [*sorted((spark_home() / "jars").glob("*.jar")), *files])
+    parts = [java, (Path(java) / "release").read_text(), *(f"{file} {s.st_size} {s.st_mtime_ns}" for file, s in found)]
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return cache_folder().parent / "classes" / f"{key}.jsa"
 
