@@ -274,6 +274,20 @@ MUTANTS = (
         (f"{DELTA}::test_a_newer_row_is_never_overwritten_and_an_equal_one_is_refreshed",),
     ),
     Mutant(
+        "a batch replaces rows though the target holds newer ones",
+        "sinks/delta_write.py",
+        "return target.where(newer).isEmpty()",
+        "return True",
+        ("tests/integration/test_delta_replace.py::test_these_are_merged",),
+    ),
+    Mutant(
+        "a batch replaces rows though it lacks a column of the target",
+        "sinks/delta_write.py",
+        "or not set(schema.names) <= set(self.schema.names):",
+        "or False:",
+        ("tests/integration/test_delta_replace.py::test_a_column_that_the_source_lost_keeps_its_values",),
+    ),
+    Mutant(
         "an older row overwrites a newer one in a database",
         "sinks/sql_merge.py",
         'return f"({unmarked}{held} IS NULL OR {given} >= {held})"',

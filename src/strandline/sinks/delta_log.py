@@ -220,6 +220,10 @@ def _receipt(commit: Mapping[str, Any], content: Mapping[str, Any]) -> Receipt |
         inserted, updated, deleted = (metrics.get(f"numTargetRows{what}", 0) for what in _MERGED)
     else:
         inserted, updated, deleted = metrics.get("numOutputRows", 0), 0, 0
+        if "replaceOnCond" in commit.get("operationParameters", {}):
+            inserted -= metrics.get("numCopiedRows", 0)  # those that stay in a file of which others were deleted
+            updated = min(inserted, metrics.get("numDeletedRows", 0))
+            inserted -= updated
     last = content.get("last_value")
     last_value = None if last is None else Watermark(Kind(last[0]), last[1])
     return Receipt(batch, Applied(content.get("rows", inserted), inserted, updated, deleted, last_value))

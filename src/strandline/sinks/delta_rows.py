@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as sql
-from pyspark.sql.types import BooleanType, DateType, MapType, NumericType, TimestampNTZType, TimestampType
+from pyspark.sql.types import BooleanType, DateType, IntegralType, MapType, NumericType, TimestampNTZType, TimestampType
 
 from strandline.core.batch import Applied
 from strandline.core.errors import SourceError, WindowError
@@ -38,6 +38,11 @@ class Rows:
     read: int
     last_value: Watermark | None
     small: bool
+    deletes: int = 0
+    lowest: str | None = None
+    """Of the cursor, as text; None: rows without one are among them."""
+    keys: tuple[int, int] | None = None
+    """Lowest and highest of a key's first column, if whole numbers."""
 
     @property
     def applied(self) -> Applied:
@@ -64,7 +69,12 @@ def held(table: Table, changes: Changes, frame: DataFrame) -> Iterator[Rows]:
     frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         nulls = sum((sql.when(column(name).isNull(), 1).otherwise(0) for name in table.key), start=sql.lit(0))
-        measures = [*_measures(table, frame), sql.sum(nulls).alias("nulls"), sql.sum(_width(frame)).alias("bytes")]
+        measures = [
+            *_measures(table, frame),
+            *_bounds(table, changes, frame),
+            sql.sum(nulls).alias("nulls"),
+            sql.sum(_width(frame)).alias("bytes"),
+        ]
         if not changes.unique:
             measures.append(sql.count_distinct(*[column(name) for name in table.key]).alias("keys"))
         (found,) = frame.agg(*measures).collect()
@@ -81,6 +91,9 @@ def held(table: Table, changes: Changes, frame: DataFrame) -> Iterator[Rows]:
             found["rows"],
             _watermark(table, found["last"]),
             small,
+            found["deletes"] or 0,
+            None if found["unmarked"] else found["lowest"],
+            None if found["first_key"] is None else (found["first_key"], found["last_key"]),
         )
     finally:
         frame.unpersist()
@@ -150,6 +163,23 @@ def _measures(table: Table, frame: DataFrame) -> list[Column]:
     name = cursor_column(table, frame.columns)
     last = sql.lit(None) if name is None else sql.max(column(name))
     return [sql.count(sql.lit(1)).alias("rows"), last.cast("string").alias("last")]
+
+
+def _bounds(table: Table, changes: Changes, frame: DataFrame) -> list[Column]:
+    """What tells whether the rows may replace those of the target, and which of them."""
+    name, key = cursor_column(table, frame.columns), table.key[0] if table.key else None
+    nothing = sql.lit(None)
+    cursor = nothing if name is None else column(name)
+    whole = key is not None and isinstance(frame.schema[key].dataType, IntegralType)
+    number = column(key).cast("long") if key is not None and whole else nothing.cast("long")
+    gone = column(changes.operation).eqNullSafe("delete") if changes.operation else sql.lit(False)
+    return [
+        sql.sum(gone.cast("int")).alias("deletes"),
+        sql.sum(cursor.isNull().cast("int")).alias("unmarked"),
+        sql.min(cursor).cast("string").alias("lowest"),
+        sql.min(number).alias("first_key"),
+        sql.max(number).alias("last_key"),
+    ]
 
 
 def cursor_column(table: Table, columns: Sequence[str]) -> str | None:

@@ -192,6 +192,10 @@ def settings(needs: tuple[str, ...], theirs: Mapping[str, str], java: str) -> di
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.session.timeZone": "UTC",
+        # Each batch has a session of its own. With a class loader of its own it would share no compiled query with the
+        # others, and a batch needs more of them than Spark keeps.
+        "spark.sql.artifact.isolation.enabled": "false",
+        "spark.sql.codegen.cache.maxEntries": "2000",
         "spark.driver.defaultJavaOptions": _java_options(theirs, class_archive(java, files)),
         "spark.executor.defaultJavaOptions": "-Duser.timezone=UTC",
     }
