@@ -3,7 +3,7 @@
     python benchmarks/against.py [--only a,b] [--peers dlt-pyarrow,sling | none] [--rows N] [--scale F] [--rounds N]
 
 a first load · b increment · c nothing new · d many small tables · e inside PostgreSQL · f over a stage · g wide rows,
-large texts · h planning. `--scale 0.01` makes everything small. `--warm 10m`: the product keeps Spark warm by itself.
+large texts · h planning. `--scale 0.01` makes everything small.
 Figures are kept in results/against.json, workload by workload, the chart is made of them; `--report` only shows them.
 """
 
@@ -27,7 +27,7 @@ from workloads import TITLES, Bench
 ROWS = 5_000_000
 
 
-def contenders(peers: str, warm: str) -> tuple[list[Contender], dict[str, str]]:
+def contenders(peers: str) -> tuple[list[Contender], dict[str, str]]:
     """Those that can be had, and why the others cannot."""
     asked = [*OURS, *THEIRS] if peers == "all" else [name for name in peers.split(",") if name != "none"]
     found: list[Contender] = [OURS["strandline"](), OURS["limit"]()]
@@ -35,7 +35,7 @@ def contenders(peers: str, warm: str) -> tuple[list[Contender], dict[str, str]]:
     if "hand-written" in asked:
         found.append(OURS["hand-written"]())
     if peers != "none":
-        found.append(WarmStrandline(warm))
+        found.append(WarmStrandline())
     for name in asked:
         if name in THEIRS:
             try:
@@ -52,7 +52,6 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help=f"rows of the large tables; {ROWS:,} times the scale")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--warm", default="", help="the value of `spark: {warm: …}`")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--report", action="store_true")
     given = parser.parse_args()
@@ -65,7 +64,7 @@ def main() -> None:
 
 
 def measure(given: argparse.Namespace, file: Path) -> None:
-    found, missing = contenders(given.peers, given.warm)
+    found, missing = contenders(given.peers)
     for name, why in missing.items():
         print(f"left out: {name}: {why}", flush=True)
     rows = given.rows or max(1000, int(ROWS * given.scale))

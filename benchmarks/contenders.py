@@ -11,6 +11,7 @@ import os
 import platform
 import shutil
 import subprocess
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,6 @@ from harness import HERE, PYTHON, Took, measured
 from rows import Copy, DeltaCopy, FilesCopy, SqlCopy
 
 from strandline.spark.jars import cache_folder, jars
-from strandline.testing.connect import SparkConnect
 from strandline.testing.servers import Postgres, Server
 
 PEERS = HERE / "peers"
@@ -116,9 +116,11 @@ class Strandline(Contender):
         return "{conf: {spark.driver.memory: 2g}}"
 
     def run(self, task: Task) -> Took:
-        return measured(
-            [PYTHON, "-m", "strandline", task.command, "-c", str(self.config(task)), "--json"], servers=task.servers
-        )
+        return self.sync(task)
+
+    def sync(self, task: Task, also: Sequence[int] = ()) -> Took:
+        command = [PYTHON, "-m", "strandline", task.command, "-c", str(self.config(task)), "--json"]
+        return measured(command, also=also, servers=task.servers)
 
     def copy(self, task: Task, table: str) -> Copy:
         if task.into == "lake":
@@ -128,32 +130,37 @@ class Strandline(Contender):
 
 
 class WarmStrandline(Strandline):
-    """With `--warm 10m` the product keeps its Spark itself; until then, a server like that is started here for it."""
+    """One config file for all its tasks: the Spark that is kept warm is kept for a config."""
 
     name = "Strandline, warm Spark"
     into = ("lake", "stage")
-    note = "the same with a Spark that is running already and did such work before"
+    note = "the same with `spark: {warm: 30m}`, on a Spark that is running already and did such work before"
 
-    def __init__(self, warm: str = "") -> None:
-        self.warm = warm
-        self.server: SparkConnect | None = None
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="strandline-warm-"))
 
     def spark(self) -> str:
-        return f"{{warm: {self.warm}, conf: {{spark.driver.memory: 2g}}}}" if self.warm else super().spark()
+        return "{warm: 30m, conf: {spark.driver.memory: 2g}}"
+
+    def config(self, task: Task) -> Path:
+        path = self.folder / "strandline.yml"
+        path.write_text(super().config(task).read_text())
+        return path
 
     def run(self, task: Task) -> Took:
-        if self.warm:
-            return super().run(task)
-        if self.server is None:
-            self.server = SparkConnect(("delta", "postgresql", "mysql"), {"spark.driver.memory": "2g"}).start()
-        command = [PYTHON, str(HERE / "remote.py"), str(self.config(task)), self.server.remote()]
-        return measured(command, also=[self.server.pid], servers=task.servers)
+        self.config(task)
+        self._spark("start")
+        (kept,) = json.loads(self._spark("status", "--json"))["sparks"]
+        return self.sync(task, also=[kept["pid"]])
 
     def close(self) -> None:
-        if self.warm:
-            subprocess.run([PYTHON, "-m", "strandline", "spark", "stop"], check=False, capture_output=True)
-        if self.server is not None:
-            self.server.stop()
+        if (self.folder / "strandline.yml").exists():
+            self._spark("stop")
+        shutil.rmtree(self.folder)
+
+    def _spark(self, *words: str) -> str:
+        command = [PYTHON, "-m", "strandline", "spark", *words, "-c", str(self.folder / "strandline.yml")]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
 class HandWritten(Contender):

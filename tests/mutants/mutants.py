@@ -276,16 +276,23 @@ MUTANTS = (
     Mutant(
         "a batch replaces rows though the target holds newer ones",
         "sinks/delta_write.py",
-        "return target.where(newer).isEmpty()",
-        "return True",
+        "older = rows.first_value is None or self._log.may_exceed(name, rows.first_value)",
+        "older = False",
         ("tests/integration/test_delta_replace.py::test_these_are_merged",),
     ),
     Mutant(
         "a batch replaces rows though it lacks a column of the target",
         "sinks/delta_write.py",
-        "or not set(schema.names) <= set(self.schema.names):",
-        "or False:",
+        "self._plain = not feed and not evolution.dropped",
+        "self._plain = not feed",
         ("tests/integration/test_delta_replace.py::test_a_column_that_the_source_lost_keeps_its_values",),
+    ),
+    Mutant(
+        "what Delta cuts off a time is forgotten",
+        "sinks/delta_log.py",
+        "+ timedelta(milliseconds=1)",
+        "",
+        ("tests/integration/test_delta_replace.py::test_what_files_tell_of_a_time_is_cut_to_milliseconds",),
     ),
     Mutant(
         "an older row overwrites a newer one in a database",

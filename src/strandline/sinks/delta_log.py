@@ -9,11 +9,12 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from strandline.core.batch import Applied, Batch, Receipt
-from strandline.core.errors import SetupError, TargetError
+from strandline.core.errors import SetupError, TargetError, WindowError
 from strandline.core.table import Table
 from strandline.core.watermark import Kind, Watermark
 
@@ -120,6 +121,16 @@ class DeltaLog:
     def schema_json(self) -> str:
         return self.delta.schema().to_json()
 
+    def may_exceed(self, column: str, value: Watermark) -> bool:
+        """Whether a row may lie there that is above this value. Files tell bounds; of one that does not,
+        anything is possible."""
+        files = self.delta.get_add_actions(flatten=True)
+        names = [f"max.{column}", f"null_count.{column}", "num_records"]
+        if not files.num_rows or not set(names) <= set(files.schema.names):
+            return bool(files.num_rows)
+        told = zip(*(files.column(name).to_pylist() for name in names), strict=True)
+        return any(_above(highest, value) if highest is not None else unset != rows for highest, unset, rows in told)
+
     def txn_version(self, table: Table) -> int | None:
         return self.delta.transaction_version(app_id(table))
 
@@ -143,6 +154,15 @@ class DeltaLog:
             seen = len(commits)
         unknown = Watermark(Kind.VERSION, "0")
         return Receipt(Batch("", version >> 32, version & _NUMBER, None, unknown, None, ""), Applied(), exact=False)
+
+
+def _above(highest: object, value: Watermark) -> bool:
+    if isinstance(highest, datetime):
+        highest = highest.replace(tzinfo=None) + timedelta(milliseconds=1)  # Delta keeps no more of a time
+    try:
+        return Watermark(value.kind, str(highest)) > value
+    except WindowError:  # of another kind than the cursor
+        return True
 
 
 def _something_else(path: Path) -> bool:
@@ -193,8 +213,6 @@ def _effective(commits: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], 
 
 
 def _millis(stamp: str) -> int:
-    from datetime import UTC, datetime
-
     at = datetime.fromisoformat(stamp)
     return int((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1000)
 

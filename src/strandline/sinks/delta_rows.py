@@ -39,8 +39,8 @@ class Rows:
     last_value: Watermark | None
     small: bool
     deletes: int = 0
-    lowest: str | None = None
-    """Of the cursor, as text; None: rows without one are among them."""
+    first_value: Watermark | None = None
+    """Lowest of the cursor; None: rows without one are among them, or none can be told."""
     keys: tuple[int, int] | None = None
     """Lowest and highest of a key's first column, if whole numbers."""
 
@@ -92,7 +92,7 @@ def held(table: Table, changes: Changes, frame: DataFrame) -> Iterator[Rows]:
             _watermark(table, found["last"]),
             small,
             found["deletes"] or 0,
-            None if found["unmarked"] else found["lowest"],
+            None if found["unmarked"] else _watermark(table, found["first"]),
             None if found["first_key"] is None else (found["first_key"], found["last_key"]),
         )
     finally:
@@ -176,7 +176,7 @@ def _bounds(table: Table, changes: Changes, frame: DataFrame) -> list[Column]:
     return [
         sql.sum(gone.cast("int")).alias("deletes"),
         sql.sum(cursor.isNull().cast("int")).alias("unmarked"),
-        sql.min(cursor).cast("string").alias("lowest"),
+        sql.min(cursor).cast("string").alias("first"),
         sql.min(number).alias("first_key"),
         sql.max(number).alias("last_key"),
     ]

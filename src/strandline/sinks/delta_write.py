@@ -50,7 +50,8 @@ class Write:
         stored = self.frame.drop(changes.operation) if changes.operation else self.frame
         self.schema = plain(stored.schema)
         self._overwrite_schema = False
-        self._change_feed = False
+        self._log: DeltaLog | None = None
+        self._plain = True
 
     def prepare(self, log: DeltaLog | None, *, replace: bool) -> list[str]:
         """Make the table, or make room for the batch's columns, as the policy allows. Returns what is worth saying."""
@@ -58,8 +59,10 @@ class Write:
         if log is None:
             self._create()
             return []
-        self._change_feed = log.properties.get("delta.enableChangeDataFeed", "").lower() == "true"
+        self._log = log
         evolution = compare(self.schema, StructType.fromJson(json.loads(log.schema_json)))
+        feed = log.properties.get("delta.enableChangeDataFeed", "").lower() == "true"
+        self._plain = not feed and not evolution.dropped
         allow(self.table, evolution, replace=replace)
         self._set(properties_for(self.schema), log)
         if replace:
@@ -151,19 +154,14 @@ class Write:
         delete or older than the target's, and each has every column. Delta does it in one commit too, and reads the
         target once instead of three times. Its change feed would tell a delete and an insert of each row instead of
         an update."""
-        if rows.deletes or self.table.shared or self._change_feed:
+        if rows.deletes or self.table.shared or not self._plain:
             return False
-        target = self.session.read.format("delta").load(self.path)
-        schema = target.schema  # before Delta is asked for something, the session does not know its settings
-        if not _can_replace(self.session) or not set(schema.names) <= set(self.schema.names):
-            return False
-        if not compared or (name := cursor_column(self.table, schema.names)) is None:
-            return True
-        if rows.lowest is None:
-            return False
-        kind = schema[name].dataType.simpleString()
-        newer = f"{quoted(name)} > CAST({literal(rows.lowest)} AS {kind})"  # few files, or none, by their statistics
-        return target.where(newer).isEmpty()
+        name = cursor_column(self.table, self.schema.names)
+        if compared and self._log is not None and name is not None:
+            older = rows.first_value is None or self._log.may_exceed(name, rows.first_value)
+        else:
+            older = False
+        return not older and _can_replace(self.session, self.path)
 
     def _replace(self, rows: Rows) -> None:
         on = [f"t.{quoted(name)} = s.{quoted(name)}" for name in self.table.key]
@@ -247,9 +245,10 @@ def _save(frame: DataFrame, path: str, mode: str, table: Table, version: int, id
     writer.option("userMetadata", identity).save(path)
 
 
-def _can_replace(session: SparkSession) -> bool:
+def _can_replace(session: SparkSession, path: str) -> bool:
     """Whether this Delta knows `replaceOn`: another would take no notice of it, and overwrite the whole table."""
     try:
+        len(session.read.format("delta").load(path).schema)  # a session knows Delta's settings after its first use
         return session.conf.get(_REPLACE) == "true"
     except PySparkException as error:
         if error.getCondition() == "SQL_CONF_NOT_FOUND":

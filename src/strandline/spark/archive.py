@@ -34,6 +34,8 @@ spark.sql(rows + "range(500, 1500)").persist().hint("broadcast").createOrReplace
 spark.sql("SELECT count(1), max(at) FROM changes").collect()
 spark.sql(f"MERGE INTO {target} t USING changes s ON t.id = s.id WHEN MATCHED AND s.at >= t.at THEN UPDATE SET * "
           "WHEN NOT MATCHED THEN INSERT *").collect()
+rows = spark.table("changes").alias("s").hint("broadcast").write.format("delta").mode("overwrite")
+rows.option("replaceOn", "t.id = s.id").option("targetAlias", "t").save(f"{sys.argv[1]}/table")
 spark.stop()
 """
 

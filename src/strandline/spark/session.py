@@ -175,10 +175,15 @@ def class_archive(java: str, files: Iterable[Path]) -> Path:
     """Where the shared-class archive for this Java, Spark and class path lies, if one was built.
 
     Java takes an archive only with the very files it was made with, by path, size and time: another environment, or
-    the same one installed anew, has another archive.
+    the same one installed anew, has another archive. So has another version ("2") of the job that makes it.
     """
     found = ((file, file.stat()) for file in [*sorted((spark_home() / "jars").glob("*.jar")), *files])
-    parts = [java, (Path(java) / "release").read_text(), *(f"{file} {s.st_size} {s.st_mtime_ns}" for file, s in found)]
+    parts = [
+        "2",
+        java,
+        (Path(java) / "release").read_text(),
+        *(f"{file} {s.st_size} {s.st_mtime_ns}" for file, s in found),
+    ]
     key = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     return cache_folder().parent / "classes" / f"{key}.jsa"
 
