@@ -23,3 +23,12 @@ def test_where_none_runs_status_and_stop_say_so(shop: Shop) -> None:
     for command in ("status", "stop"):
         assert shop.run("spark", command).out == "no warm Spark is running\n"
         assert shop.run("spark", command, "--all", "--json").json == {"schema_version": 1, "sparks": []}
+
+
+def test_those_of_all_configs_need_none_to_be_seen(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    monkeypatch.setenv("STRANDLINE_CONFIG", "missing.yml")
+    for command in ("status", "stop"):
+        said = shop.run("spark", command, "--all")
+        assert (said.code, said.out) == (0, "no warm Spark is running\n")

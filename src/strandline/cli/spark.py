@@ -73,8 +73,10 @@ def stop(invocation: Invocation, every: bool) -> int:
 def _found(invocation: Invocation, every: bool) -> list[Seen]:
     from strandline.spark import daemon
 
+    if every:
+        return daemon.seen(None)
     with invocation.project() as project:
-        return daemon.seen(None if every else str(project.config.path))
+        return daemon.seen(str(project.config.path))
 
 
 def _show(invocation: Invocation, found: Sequence[Seen], nothing: str) -> None:

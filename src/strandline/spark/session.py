@@ -227,11 +227,21 @@ def settings(needs: tuple[str, ...], theirs: Mapping[str, str], java: str) -> di
     return merged
 
 
+_LATER = (
+    # Spark plans with much code that runs some thousand times, once. The optimising compiler takes the processors from
+    # the work if it begins there as early as Java has it; loops over rows are hot long before these counts.
+    "-XX:Tier4InvocationThreshold=100000",
+    "-XX:Tier4MinInvocationThreshold=12000",
+    "-XX:Tier4CompileThreshold=300000",
+    "-XX:Tier4BackEdgeThreshold=200000",
+)
+
+
 def _java_options(theirs: Mapping[str, str], archive: Path) -> str:
     """The zone decides how JDBC drivers read zone-less values. A collector or archive the user chose is left alone."""
     chosen = theirs.get("spark.driver.extraJavaOptions", "")
     # Spark's classes pass Java's first limit for them seven times over, and each time everything is collected.
-    options = ["-Duser.timezone=UTC", "-Xlog:disable", "-Xlog:all=error:stderr", "-XX:MetaspaceSize=256m"]
+    options = ["-Duser.timezone=UTC", "-Xlog:disable", "-Xlog:all=error:stderr", "-XX:MetaspaceSize=256m", *_LATER]
     if not re.search(r"-XX:\+Use\w+GC\b", chosen):
         options.append("-XX:+UseParallelGC")
     if archive.exists() and "-XX:SharedArchiveFile" not in chosen and "-XX:ArchiveClassesAtExit" not in chosen:
