@@ -276,8 +276,8 @@ MUTANTS = (
     Mutant(
         "a batch replaces rows though the target holds newer ones",
         "sinks/delta_write.py",
-        "older = rows.first_value is None or self._log.may_exceed(name, rows.first_value)",
-        "older = False",
+        "return rows.first_value is not None and not self._log.may_exceed(name, rows.first_value)",
+        "return True",
         ("tests/integration/test_delta_replace.py::test_these_are_merged",),
     ),
     Mutant(

@@ -10,6 +10,7 @@ import json
 import os
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
@@ -85,14 +86,10 @@ class Write:
             rows = counting.frame.select(self._columns) if every else living(self.changes, counting.frame)
             self._save(rows, mode, note(self.table, self.batch))
             return counting.complete
-        with held(self.table, self.changes, self.frame) as kept:
-            compared = how is How.CHANGES
-            if how in (How.CHANGES, How.CURRENT):
-                if self._may_replace(kept, compared=compared):
-                    self._replace(kept)
-                else:
-                    self._merge(kept, compared=compared)
-            else:
+        if how in (How.CHANGES, How.CURRENT):
+            self._upsert(compared=how is How.CHANGES)
+        else:
+            with held(self.table, self.changes, self.frame) as kept:
                 self._save(living(self.changes, kept.frame), mode, note(self.table, self.batch, kept.applied))
         return lambda applied: applied
 
@@ -149,6 +146,16 @@ class Write:
         text = merge_text(self.table, self.changes, self.target, self.schema.names, compared=compared)
         self._commit(source, rows, text)
 
+    def _upsert(self, *, compared: bool) -> None:
+        """Delta takes its time to read a table's log: it does so while the source is read."""
+        with ThreadPoolExecutor(1, "strandline-log") as aside:
+            can = aside.submit(_can_replace, self.session, self.path)
+            with held(self.table, self.changes, self.frame) as kept:
+                if self._may_replace(kept, compared=compared) and can.result():
+                    self._replace(kept)
+                else:
+                    self._merge(kept, compared=compared)
+
     def _may_replace(self, rows: Rows, *, compared: bool) -> bool:
         """Whether "delete what has these keys, then append" comes to the same as MERGE: no row of the batch is a
         delete or older than the target's, and each has every column. Delta does it in one commit too, and reads the
@@ -158,10 +165,8 @@ class Write:
             return False
         name = cursor_column(self.table, self.schema.names)
         if compared and self._log is not None and name is not None:
-            older = rows.first_value is None or self._log.may_exceed(name, rows.first_value)
-        else:
-            older = False
-        return not older and _can_replace(self.session, self.path)
+            return rows.first_value is not None and not self._log.may_exceed(name, rows.first_value)
+        return True
 
     def _replace(self, rows: Rows) -> None:
         on = [f"t.{quoted(name)} = s.{quoted(name)}" for name in self.table.key]

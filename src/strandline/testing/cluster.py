@@ -45,23 +45,21 @@ class _Member(Server):
 
 
 class _Master(_Member):
-    def __init__(self) -> None:
-        super().__init__()
-        self.page = free_port()
+    page = 0
 
     def _command(self) -> list[str]:
+        self.page = free_port()  # another one each time it is tried
         where = ["--host", "127.0.0.1", "--port", str(self.port), "--webui-port", str(self.page)]
         return [*self._java("master.Master"), *where]
 
     def _ready(self) -> bool:
-        try:
-            return bool(self.tells()["status"] == "ALIVE")
-        except OSError:  # its page comes up in parts
-            return False
+        return self.tells().get("status") == "ALIVE"
 
     def tells(self) -> dict[str, Any]:
-        with urlopen(f"http://127.0.0.1:{self.page}/json/", timeout=60) as answer:
-            found: dict[str, Any] = json.load(answer)
+        """What its page says; nothing while it comes up, in parts, or is too busy to answer."""
+        found: dict[str, Any] = {}
+        with suppress(OSError, ValueError), urlopen(f"http://127.0.0.1:{self.page}/json/", timeout=60) as answer:
+            found = json.load(answer)
         return found
 
 
@@ -76,7 +74,9 @@ class _Worker(_Member):
         return [*self._java("worker.Worker"), *where, *size, f"spark://127.0.0.1:{self.master.port}"]
 
     def _ready(self) -> bool:
-        return any(each["port"] == self.port and each["state"] == "ALIVE" for each in self.master.tells()["workers"])
+        return any(
+            each["port"] == self.port and each["state"] == "ALIVE" for each in self.master.tells().get("workers", ())
+        )
 
     def executors(self) -> list[int]:
         """The pids of its children."""
