@@ -211,18 +211,22 @@ class Bench:
             ("g1", self.size(500_000, 100), f", {columns}", "'note ' || i", f", {values}"),
             ("g2", self.size(30_000, 20), "", big, ""),
         ):
+            if not self.asked(letter):
+                continue
             self.title(letter, rows=rows)
             with database(server, letter):
                 fill(server, letter, "orders", rows, more, note, also)
                 wanted = {"orders": sums(server, letter, "orders")}
                 task = Task(server, letter, ("orders",), rows, self.folder, first=True)
-                for number in range(self.rounds):
+                for number in range(-1, self.rounds):
+                    warming = number < 0
                     for one in self.turn(number):
                         mine = self._task(task, one, number)
-                        if one.can(mine):
-                            self.once(letter, one, mine, wanted)
+                        if one.can(mine) and (not warming or isinstance(one, WarmStrandline)):
+                            self.once("warming up" if warming else letter, one, mine, wanted)
                         shutil.rmtree(mine.folder)
                     self.keep(self)
+                self.results.pop("warming up", None)
 
     def planned(self, server: Postgres) -> None:
         """h: what a thousand tables cost when nothing happened in them."""
