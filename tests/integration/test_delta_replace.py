@@ -157,3 +157,10 @@ def test_keys_of_several_columns_and_odd_names(tmp_path: Path, spark: SparkSessi
     assert lake.way() == "replaced"
     assert (applied.rows_inserted, applied.rows_updated) == (1, 1)
     assert lake.rows("`t.id`", "`a``b`", "name") == [(1, "x", "one"), (1, "y", "zwei"), (2, "y", "drei")]
+
+
+def test_columns_named_like_the_sides_of_a_merge(tmp_path: Path, spark: SparkSession) -> None:
+    lake, schema = Lake(tmp_path / "lake", spark), "id bigint, s string, t string, at timestamp"
+    lake.apply(RowChanges([(1, "a", "b", at(1))], schema), how=How.FRESH)
+    lake.apply(RowChanges([(1, "c", "d", at(2)), (2, "e", "f", at(2))], schema))
+    assert (lake.way(), lake.rows("id", "s", "t")) == ("replaced", [(1, "c", "d"), (2, "e", "f")])

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _APP, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 _REPLACE = "spark.databricks.delta.replaceOn.dataframe.writer.enabled"
+_THERE, _BROUGHT = "strandline_target", "strandline_rows"  # Delta would take a column of this name for it
 _NOTE = "spark.databricks.delta.commitInfo.userMetadata"
 
 Counted = Callable[[Applied], Applied]
@@ -169,10 +170,10 @@ class Write:
         return True
 
     def _replace(self, rows: Rows) -> None:
-        on = [f"t.{quoted(name)} = s.{quoted(name)}" for name in self.table.key]
+        on = [f"{_THERE}.{quoted(name)} = {_BROUGHT}.{quoted(name)}" for name in self.table.key]
         if rows.keys is not None:
-            on.append("t.{0} >= {1} AND t.{0} <= {2}".format(quoted(self.table.key[0]), *rows.keys))
-        source = living(self.changes, rows.frame).alias("s")
+            on.append(f"{_THERE}.{quoted(self.table.key[0])} BETWEEN {rows.keys[0]} AND {rows.keys[1]}")
+        source = living(self.changes, rows.frame).alias(_BROUGHT)
         self.session.conf.set("spark.sql.sources.partitionOverwriteMode", "static")
         _save(
             source.hint("broadcast") if rows.small else source,
@@ -182,7 +183,7 @@ class Write:
             txn_version(self.batch),
             note(self.table, self.batch, rows.applied),
             replaceOn=" AND ".join(on),
-            targetAlias="t",
+            targetAlias=_THERE,
         )
 
     def _repair(self, repair: Repair) -> None:
