@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from importlib import import_module
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
@@ -16,10 +17,10 @@ from pyspark.serializers import CloudPickleSerializer
 from strandline.core.errors import StrandlineError, TargetError, TransientError
 from strandline.endpoint import Endpoint
 from strandline.sinks.postgres import PostgresTarget
-from strandline.sinks.postgres_copy import able, copying
+from strandline.sinks.postgres_copy import able, copied, copying
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 pyarrow = import_module("pyarrow")
 TEXTS = ["plain", "", "\\N", "\\.", "a\tb", "a\nb\r\nc", "\\", "\\\\x00", "ü€\U0001f600", None]
@@ -130,11 +131,19 @@ def test_workers_that_cannot_are_asked_once_and_the_reason_is_logged(caplog: pyt
             self.asked += 1
             raise ImportError("PyArrow >= 15 must be installed\nmore")
 
+    tried = []
+
+    def failing(*_: object) -> None:
+        tried.append(1)
+        raise ImportError("PyArrow >= 15 must be installed")
+
     spark = NoWorkers()
+    rows = cast("DataFrame", SimpleNamespace(columns=["c0"], sparkSession=spark, mapInArrow=failing))
     with caplog.at_level(logging.WARNING, "strandline"):
+        assert not copied(rows, {}, "", "staged")
+        assert not copied(rows, {}, "", "staged")
         assert not able(cast("SparkSession", spark))
-        assert not able(cast("SparkSession", spark))
-    assert spark.asked == 1
+    assert (len(tried), spark.asked) == (1, 1)
     assert [record.getMessage() for record in caplog.records] == [
         "Spark's Python workers cannot COPY; rows go by JDBC. PyArrow >= 15 must be installed"
     ]

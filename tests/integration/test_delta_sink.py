@@ -65,14 +65,49 @@ def test_a_folder_with_something_else_in_it_is_refused(looking: DeltaSink, lake:
 
 
 def test_a_first_commit_that_was_killed_leaves_nothing_in_the_way(sink: DeltaSink, lake: Path) -> None:
-    """Delta makes the folder of its log, and a file of another name, before the commit appears."""
+    """Delta makes the folder of its log, then the files with rows, before the commit appears. They stay: a process that
+    was only slow would commit files that are gone."""
     log = lake / "shop" / "orders" / "_delta_log"
     log.mkdir(parents=True)
     (log / ".00000000000000000000.json.1b2c.tmp").write_text("{}")
+    left = log.parent / "part-00000-1b2c-c000.snappy.parquet"
+    left.write_text("half of a file")
     assert sink.applied(orders()) is None
     sink.apply(orders(), batch(1), RowChanges([(1, "one", at(0))]), how=How.FRESH)
     receipt = sink.applied(orders())
     assert receipt is not None and receipt.batch == batch(1)
+    assert left.exists() and sink._spark().read.format("delta").load(str(log.parent)).count() == 1
+
+
+def test_a_first_batch_makes_its_table_in_one_commit(sink: DeltaSink, looking: DeltaSink, lake: Path) -> None:
+    """No table without its rows, and Delta need not read the log of one before it writes to it."""
+    sink.apply(orders(), batch(1), RowChanges([(1, "one", at(0))]), how=How.FRESH)
+    table = DeltaTable(lake / "shop" / "orders")
+    assert [commit["version"] for commit in table.history()] == [0]
+    assert table.metadata().configuration["delta.enableDeletionVectors"] == "true"
+    assert looking.applied(orders()) is not None
+    with pytest.raises(TargetError, match=r"belongs to shop\.orders"):
+        looking.applied(orders("items", target="shop.orders"))
+
+
+def test_a_table_is_ours_still_when_its_target_is_one_of_several(sink: DeltaSink, looking: DeltaSink) -> None:
+    """Its batches are then counted under another name."""
+    sink.apply(orders(), batch(1), RowChanges([(1, "one", at(0))]), how=How.FRESH)
+    assert looking.applied(replace(orders(), stage="load:lake")) is None
+
+
+def test_two_writers_of_a_first_batch_make_the_table_once(sink: DeltaSink, lake: Path, spark: SparkSession) -> None:
+    """The later one was past its look when the table came: it commits nothing, and may try again."""
+    other = DeltaSink(Endpoint.parse(f"delta:{lake}"), lambda: spark)
+
+    class Overtaken(RowChanges):
+        def frame(self, session: SparkSession) -> DataFrame:
+            other.apply(orders(), batch(1, attempt="b"), RowChanges([(1, "one", at(0))]), how=How.FRESH)
+            return super().frame(session)
+
+    mine = Overtaken([(1, "one", at(0))])
+    sink.apply(orders(), batch(1), mine, how=How.FRESH)
+    assert spark.read.format("delta").load(str(lake / "shop" / "orders")).count() == 1
 
 
 def test_a_delta_table_that_strandline_did_not_make_is_refused(

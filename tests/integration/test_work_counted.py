@@ -158,7 +158,7 @@ def test_a_batch_takes_as_many_jobs_of_spark_for_many_rows_as_for_few(shop: Shop
 
     first = jobs(1, 10)
     few, many = jobs(100, 10), jobs(1000, 5000)
-    assert first <= 5 and few == many <= 16
+    assert first <= 2 and few == many <= 16
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ Owns when a batch is applied, refused or already there. What a table holds is re
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +19,7 @@ from strandline.core.table import Mode, Table
 from strandline.core.window import Repair
 from strandline.endpoint import Endpoint
 from strandline.sinks.delta_errors import told
-from strandline.sinks.delta_log import DeltaLog, leftover, note, retention_hours, txn_version
+from strandline.sinks.delta_log import DeltaLog, note, retention_hours, txn_version
 from strandline.spark.storage import delta_options, spark_path
 
 if TYPE_CHECKING:
@@ -57,8 +56,6 @@ class DeltaSink:
             return held.applied
         if log is None:
             self._refuse_nesting(table)
-            if left := leftover(self.uri(table)):
-                shutil.rmtree(left)
         if table.mode is Mode.SNAPSHOT and how is not How.REPAIR:
             how = How.REPLACE
         with told(table, changes, committing=True):
@@ -70,6 +67,7 @@ class DeltaSink:
                 for warning in write.prepare(log, replace=how is How.REPLACE):
                     self._warn(table, warning)
                 if log is None and batch.epoch > 1:
+                    write.make_empty()
                     self._refuse_zombie(table, batch)
                 counted = write.run(how, repair)
             finally:

@@ -90,22 +90,22 @@ class DeltaLog:
         return None
 
     def check_owner(self, table: Table) -> None:
-        """TargetError unless this table was made for ours, or the user says that it is shared."""
+        """TargetError unless this table was made for ours, or the user says that it is shared. It says whose it is; or
+        its first batch made it, and then our count is there."""
         if table.shared:
             return
-        properties = self.properties
-        owner = (properties.get(PIPELINE), properties.get(TABLE))
+        owner: tuple[str | None, str | None] = (self.properties.get(PIPELINE), self.properties.get(TABLE))
+        if owner == (None, None):
+            if self.txn_version(table) is not None:
+                return
+            owner = next(filter(None, map(_writer, self.delta.history(_LOOKS[1]))), owner)
         if owner == (table.pipeline, table.name):
             return
-        remedy = "Give the table another `target:`, or set `shared: true` if several may write to it."
-        if owner == (None, None):
-            raise TargetError(
-                f"{self.delta.table_uri} belongs to somebody else: Strandline did not make it",
-                where=table.where_text,
-                remedy=remedy,
-            )
+        whose = "somebody else: Strandline did not make it" if owner == (None, None) else f"{owner[0]}.{owner[1]}"
         raise TargetError(
-            f"{self.delta.table_uri} belongs to {owner[0]}.{owner[1]}", where=table.where_text, remedy=remedy
+            f"{self.delta.table_uri} belongs to {whose}",
+            where=table.where_text,
+            remedy="Give the table another `target:`, or set `shared: true` if several may write to it.",
         )
 
     @property
@@ -166,19 +166,10 @@ def _above(highest: object, value: Watermark) -> bool:
 
 
 def _something_else(path: Path) -> bool:
-    """Whether files lie there that are no leftovers of ours."""
+    """Whether files lie there that no table was to be made of. Delta makes the folder of a table's log first."""
     if not path.is_dir():
         return path.exists()
-    left = leftover(str(path))
-    return any(found != left for found in path.iterdir())
-
-
-def leftover(uri: str) -> Path | None:
-    """The folder of a log without a commit: a process died in the table's first. Delta would take it for a table."""
-    log = Path(uri) / "_delta_log"
-    if "://" in uri or not log.is_dir() or any(found.suffix in (".json", ".parquet") for found in log.iterdir()):
-        return None
-    return log
+    return not (path / "_delta_log").is_dir() and any(path.iterdir())
 
 
 def _search(commits: list[dict[str, Any]], app: str, version: int) -> Receipt | None:
@@ -219,11 +210,24 @@ def _millis(stamp: str) -> int:
 
 def _content(commit: Mapping[str, Any], app: str) -> dict[str, Any] | None:
     """What a commit of ours says; None: it is not one of ours."""
+    content = _said(commit)
+    return content if content.get("app") == app else None
+
+
+def _writer(commit: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The pipeline and table whose commit it is; None: somebody else's."""
+    match str(_said(commit).get("app")).split("/"):
+        case ["strandline", pipeline, table, _]:
+            return pipeline, table
+    return None
+
+
+def _said(commit: Mapping[str, Any]) -> dict[str, Any]:
     try:
         content = json.loads(commit.get("userMetadata") or "null")
     except ValueError:
-        return None
-    return content if isinstance(content, dict) and content.get("app") == app else None
+        return {}
+    return content if isinstance(content, dict) else {}
 
 
 def _receipt(commit: Mapping[str, Any], content: Mapping[str, Any]) -> Receipt | None:

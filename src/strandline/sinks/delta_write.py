@@ -21,7 +21,7 @@ from strandline.core.protocols import Changes
 from strandline.core.table import Mode, Table
 from strandline.core.window import Repair
 from strandline.sinks.delta_log import PIPELINE, TABLE, DeltaLog, app_id, fence_note, note, txn_version
-from strandline.sinks.delta_rows import Counting, Rows, cursor_column, held, living, merge_text
+from strandline.sinks.delta_rows import Counting, Rows, column, cursor_column, held, living, merge_text
 from strandline.sinks.delta_schema import Evolution, allow, check_columns, compare, plain, properties_for
 from strandline.spark.session import batch_session, end_batch
 from strandline.spark.text import literal, quoted
@@ -52,6 +52,7 @@ class Write:
         stored = self.frame.drop(changes.operation) if changes.operation else self.frame
         self.schema = plain(stored.schema)
         self._overwrite_schema = False
+        self._made_of: dict[str, str] = {}
         self._log: DeltaLog | None = None
         self._plain = True
 
@@ -59,7 +60,7 @@ class Write:
         """Make the table, or make room for the batch's columns, as the policy allows. Returns what is worth saying."""
         check_columns(self.table, self.schema)
         if log is None:
-            self._create()
+            self._make()
             return []
         self._log = log
         evolution = compare(self.schema, StructType.fromJson(json.loads(log.schema_json)))
@@ -87,7 +88,7 @@ class Write:
             rows = counting.frame.select(self._columns) if every else living(self.changes, counting.frame)
             self._save(rows, mode, note(self.table, self.batch))
             return counting.complete
-        if how in (How.CHANGES, How.CURRENT):
+        if how in (How.CHANGES, How.CURRENT) and not self._made_of:
             self._upsert(compared=how is How.CHANGES)
         else:
             with held(self.table, self.changes, self.frame) as kept:
@@ -105,17 +106,24 @@ class Write:
     def _columns(self) -> list[str]:
         return [quoted(name) for name in self.schema.names]
 
-    def _create(self) -> None:
+    def _make(self) -> None:
+        """A table in a folder is made by the commit of its first batch. Elsewhere, and where others write to it too, it
+        is made first: Delta then makes sure that nothing else lies there, and the table says whose it is."""
+        properties = {"delta.enableDeletionVectors": "true", **properties_for(self.schema)}
+        if "://" not in self.path and not self.table.shared:
+            self._made_of = properties
+            return
         columns = ", ".join(f"{quoted(field.name)} {field.dataType.simpleString()}" for field in self.schema.fields)
-        properties = {
-            "delta.enableDeletionVectors": "true",
-            PIPELINE: self.table.pipeline,
-            TABLE: self.table.name,
-            **properties_for(self.schema),
-        }
-        self.session.sql(
-            f"CREATE TABLE IF NOT EXISTS {self.target} ({columns}) USING delta TBLPROPERTIES ({_listed(properties)})"
-        )
+        listed = _listed({PIPELINE: self.table.pipeline, TABLE: self.table.name, **properties})
+        self.session.sql(f"CREATE TABLE IF NOT EXISTS {self.target} ({columns}) USING delta TBLPROPERTIES ({listed})")
+
+    def make_empty(self) -> None:
+        """Make the table without rows, for a fence to stand there. If a batch came in meanwhile, Delta skips this: the
+        count is below that of any batch."""
+        if self._made_of:
+            nothing, count = self.session.createDataFrame([], self.schema), 1 << 32
+            _save(nothing, self.path, "append", self.table, count, fence_note(self.table, count), **self._made_of)
+            self._made_of = {}
 
     def _evolve(self, evolution: Evolution, log: DeltaLog) -> None:
         if evolution.added:
@@ -138,9 +146,12 @@ class Write:
             self.session.sql(f"ALTER TABLE {self.target} SET TBLPROPERTIES ({_listed(missing)})")
 
     def _save(self, frame: DataFrame, mode: str, identity: str) -> None:
-        options = {"overwriteSchema": "true"} if self._overwrite_schema else {}
-        static = {"partitionOverwriteMode": "static"}
-        _save(frame, self.path, mode, self.table, txn_version(self.batch), identity, **static, **options)
+        options = {"partitionOverwriteMode": "static", **self._made_of}
+        if self._overwrite_schema:
+            options["overwriteSchema"] = "true"
+        if self._made_of:  # a cast leaves what a source notes beside a column behind, the length of a text for one
+            frame = frame.select([column(f.name).cast(f.dataType).alias(f.name) for f in self.schema.fields])
+        _save(frame, self.path, mode, self.table, txn_version(self.batch), identity, **options)
 
     def _merge(self, rows: Rows, *, compared: bool) -> None:
         source = rows.frame.hint("broadcast") if rows.small else rows.frame

@@ -104,9 +104,7 @@ class PostgresTarget(PostgresSession):
     def fill(self, rows: DataFrame, stage: Place) -> None:
         """By COPY where Spark's workers can, else over JDBC."""
         table = self.dialect.place(stage)
-        if self._copies and postgres_copy.able(rows.sparkSession):
-            postgres_copy.copy(rows, self.login, self.settings, table)
-        else:
+        if not (self._copies and postgres_copy.copied(rows, self.login, self.settings, table)):
             self.writer.fill(rows, table)
 
     def translate(self, text: str, /) -> StrandlineError | None:

@@ -19,19 +19,37 @@ FAILED = r"COPY\[(\w*)\] ([^\n]*)"
 _able: dict[str, bool] = {}  # by Spark application
 
 
+def copied(rows: DataFrame, login: Mapping[str, Any], settings: str, table: str) -> bool:
+    """Each partition in a transaction of its own; its task succeeds once that is committed.
+
+    False: Spark's Python workers lack what it takes, and rows of some of them may be there. To ask them takes as long
+    as to copy a few rows: they are asked where it failed.
+    """
+    spark = rows.sparkSession
+    if not _able.get(_application(spark), True):
+        return False
+    statement = f"COPY {table} ({', '.join(rows.columns)}) FROM STDIN"
+    try:
+        counted = rows.mapInArrow(copying(login, settings, statement), "rows bigint")
+        counted.write.format("noop").mode("overwrite").save()
+    except Exception:
+        if able(spark):
+            raise
+        return False
+    _able[_application(spark)] = True
+    return True
+
+
 def able(spark: SparkSession) -> bool:
     """Whether Spark's Python workers have what COPY takes; asked once per Spark application."""
-    application = spark.conf.get("spark.app.id", "") or ""
+    application = _application(spark)
     if application not in _able:
         _able[application] = _ask(spark)
     return _able[application]
 
 
-def copy(rows: DataFrame, login: Mapping[str, Any], settings: str, table: str) -> None:
-    """Each partition in a transaction of its own; its task succeeds once that is committed."""
-    statement = f"COPY {table} ({', '.join(rows.columns)}) FROM STDIN"
-    copied = rows.mapInArrow(copying(login, settings, statement), "rows bigint")
-    copied.write.format("noop").mode("overwrite").save()
+def _application(spark: SparkSession) -> str:
+    return spark.conf.get("spark.app.id", "") or ""
 
 
 def _ask(spark: SparkSession) -> bool:
