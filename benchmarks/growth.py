@@ -2,7 +2,7 @@
 
 python benchmarks/growth.py [rows] [tables] [history] [late] [--most-rows N]
 
-Each step is ten times the work of the one before; `grows` is by how much the cost grew for it, start-up taken off.
+`grows` is by how much the cost grew from one size to the next, start-up taken off, beside the work.
 Cost is processor seconds of the process and its children, which a noisy machine disturbs less than the clock.
 """
 
@@ -169,7 +169,7 @@ def late(server: Postgres, folder: Path, sizes: list[int]) -> list[Curve]:
 
 
 PARTS: dict[str, tuple[Callable[[Postgres, Path, list[int]], list[Curve]], list[int]]] = {
-    "rows": (rows, [1_000, 10_000, 100_000, 1_000_000, 10_000_000]),
+    "rows": (rows, [1_000, 10_000, 100_000, 1_000_000, 3_000_000, 10_000_000, 30_000_000]),
     "tables": (tables, [1, 10, 100, 1_000]),
     "history": (history, [10, 1_000, 10_000, 100_000]),
     "late": (late, [1, 10, 100, 300]),
@@ -179,7 +179,7 @@ PARTS: dict[str, tuple[Callable[[Postgres, Path, list[int]], list[Curve]], list[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     choose(parser, *PARTS)
-    parser.add_argument("--most-rows", type=int, default=10_000_000)
+    parser.add_argument("--most-rows", type=int, default=30_000_000)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name, Postgres(settings={"max_connections": "500"}) as server:
         for part in given.what:
