@@ -54,3 +54,11 @@ def test_between_runs_none_stays_open() -> None:
     spare.close()
     assert used.open
     assert not left.open
+
+
+def test_what_is_left_after_the_end_is_closed() -> None:
+    spare = _spare(Clock())
+    used = spare.take()
+    spare.end()
+    spare.leave(used)
+    assert not used.open

@@ -154,7 +154,7 @@ class MySqlTarget(MySqlSession):
     def close(self) -> None:
         super().close()
         if not self._guest:
-            self.rest()
+            self._spare.end()
 
     @contextmanager
     def snapshot(self) -> Iterator[MySqlTransaction]:

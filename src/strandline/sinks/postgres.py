@@ -179,7 +179,7 @@ class PostgresTarget(PostgresSession):
             self._connection = None
         super().close()
         if not self._guest:
-            self.rest()
+            self._spare.end()
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresTransaction]:

@@ -28,6 +28,7 @@ class Spare(Generic[C]):
         self._usable = usable
         self._clock = clock
         self._idle: list[tuple[float, C]] = []
+        self._ended = False
 
     def take(self) -> C:
         """The one that was left last, or a new one."""
@@ -41,6 +42,13 @@ class Spare(Generic[C]):
 
     def leave(self, connection: C) -> None:
         self._idle.append((self._clock(), connection))
+        if self._ended:
+            self.close()
+
+    def end(self) -> None:
+        """Whoever is still at work leaves nothing open."""
+        self._ended = True
+        self.close()
 
     def close(self) -> None:
         """Those that nobody uses now."""
