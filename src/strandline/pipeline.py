@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from strandline.config import PipelineSpec, TableSpec, check_targets
 from strandline.core.errors import ConfigError, StrandlineError
-from strandline.core.protocols import Sink, Source, Spark
+from strandline.core.protocols import Resting, Sink, Source, Spark
 from strandline.core.table import EXTRACT, LOAD, SYNC, Table, TableInfo
 from strandline.core.watermark import Cursor, Kind
 from strandline.sinks import loads_files, open_sink
@@ -86,7 +86,7 @@ class Resolved:
 
     def into(self, stage: str) -> Resolved:
         """The same table on its way into another target."""
-        return replace(self, table=replace(self.table, stage=stage))
+        return self if self.table.stage == stage else replace(self, table=replace(self.table, stage=stage))
 
 
 class Pipeline:
@@ -113,6 +113,12 @@ class Pipeline:
         for end in (self._source, self._sink, *self._beside.values()):
             if end is not None:
                 end.close()
+
+    def rest(self) -> None:
+        """Between runs."""
+        for hop in (self, *self._beside.values()):
+            if isinstance(hop._sink, Resting):
+                hop._sink.rest()
 
     def beside(self, stage: str) -> Pipeline:
         """The hop into another target of the same source; it is closed with this one."""

@@ -44,6 +44,7 @@ class Warm:
         except BaseException:
             pipeline.close()
             raise
+        pipeline.rest()
         with self._lock:
             self._kept[key] = pipeline
 

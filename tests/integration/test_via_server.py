@@ -3,7 +3,8 @@ the same rows and the same counts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +15,14 @@ from strandline import operations
 from strandline.core.errors import ConfigError, SchemaError, StrandlineError
 from strandline.core.events import BatchApplied, Committed, Event, Intended
 from strandline.core.position import Status
+from strandline.core.stopping import Stopping
 from strandline.endpoint import Endpoint
+from strandline.running import Unattended
 from strandline.sinks.sql import SqlSink
 from strandline.sinks.sql_stage import Staging
 from strandline.testing.servers import MariaDB, Postgres
 from strandline.testing.wire import Wire
+from strandline.warm import Warm
 
 
 @pytest.fixture(params=["postgres", "mariadb"])
@@ -353,3 +357,28 @@ def test_a_cache_that_does_not_say_what_is_meant_is_refused(shop: Shop) -> None:
         for at, told in (("a", "no value of id"), ("b", "no value of id"), ("c", "in the future|above")):
             with pytest.raises(StrandlineError, match=told):
                 operations.adopt_cache(project, "shop", "orders", f"poller_state:{at}")
+
+
+def test_between_two_polls_a_service_keeps_one_connection_to_each_end(shop: Shop) -> None:
+    """What moved rows is closed with the run: a server takes few connections, and a service has many pipelines."""
+    seen = "pg_stat_activity WHERE datname = current_database()"
+    if shop.kind == "mariadb":
+        seen = "information_schema.PROCESSLIST WHERE DB = DATABASE()"
+    unattended = Unattended(Warm(), Stopping())
+    ((before,),) = shop.execute(f"SELECT count(*) FROM {seen}")
+    with shop.load() as project:
+        for number in (1, 2):
+            shop.insert(number)
+            assert project.sync("shop", unattended=unattended).status is Status.COMPLETED
+            _until(lambda: shop.execute(f"SELECT count(*) FROM {seen}") == [(before + 2,)])
+    unattended.warm.close()
+    _until(lambda: shop.execute(f"SELECT count(*) FROM {seen}") == [(before,)])
+    shop.check()
+
+
+def _until(true: Callable[[], bool]) -> None:
+    """A server takes a moment to see that a connection was closed."""
+    deadline = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)

@@ -101,6 +101,33 @@ def test_a_poll_that_finds_nothing_asks_and_writes_as_often_for_many_tables_as_f
     assert many[0] <= 14 and many[1] == ["put"]
 
 
+def test_a_table_that_moves_inside_the_server_takes_a_few_statements_and_no_connection_of_its_own(
+    shop: Shop, ledger: Ledger, written: Callable[[], list[str]]
+) -> None:
+    shop.execute("CREATE SCHEMA copied")
+    shop.pipeline |= {"target": shop.url, "via": "server", "parallel": 2}
+    shop.insert(1)
+    _many(shop)
+    shop.tables = [{"name": name, "target": f"copied.{name}"} for name in shop.tables]
+
+    def moved(tables: int) -> tuple[list[str], list[str]]:
+        shop.tables = shop.tables[:tables]
+        for table in shop.tables:
+            shop.execute(f"UPDATE {table['name']} SET updated_at = clock_timestamp()")
+        ledger.statements(), written()
+        assert {outcome.status for outcome in shop.sync().tables} == {Status.COMPLETED}
+        return ledger.statements(), written()
+
+    def connected(statements: list[str]) -> int:
+        return sum("SET TIME ZONE" in text for text in statements)  # each says so once
+
+    shop.sync()
+    (many, wrote), (few, wrote_few) = moved(MANY), moved(MANY // 2)
+    assert len(wrote) - len(wrote_few) == 2 * MANY // 2  # plan and lease; watermark and lease
+    assert (len(many) - len(few)) / (MANY // 2) <= 9, many
+    assert connected(many) <= 4, many  # two that plan, two that move
+
+
 @pytest.fixture
 def written(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
     """Each write to the state since the last look, but for leases that are renewed."""

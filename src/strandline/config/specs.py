@@ -74,7 +74,10 @@ class PipelineSpec:
         Schedule | None, Key(v.schedule, "`every 1m`, `0 2 * * * Europe/Berlin`, `after PIPELINE`, `manual`.")
     ] = None
     parallel: Annotated[int, Key(v.whole(1), "How many tables run side by side.")] = 2
-    readers: Annotated[int | None, Key(v.whole(1), "Connections that read one slice. Default: by its size.")] = None
+    readers: Annotated[
+        int | None,
+        Key(v.whole(1), "Connections that read one slice. Default: by its size, at most this machine's cores."),
+    ] = None
     commit_every: Annotated[int, Key(v.whole(1), "How many batches a write of the position may stand for.")] = 1
     guard: Annotated[timedelta, Key(v.duration, "How far windows stay below the barrier.")] = timedelta(seconds=5)
     barrier: Annotated[str | None, Key(v.barrier, "`lookback 10m`: no barrier, each table re-reads that much.")] = None

@@ -242,6 +242,14 @@ class Sink(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class Resting(Protocol):
+    """An end that keeps more open during a run than between runs."""
+
+    def rest(self) -> None:
+        """A run is over, and another may follow. What it kept for its batches is closed."""
+
+
 Value = str | int | None
 
 

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from strandline.core.batch import Applied, Batch, How
+from strandline.core.batch import Applied, Batch, How, Receipt
 from strandline.core.books import Books, Lease, TableRun
 from strandline.core.errors import BatchConflictError, LeaseError, StateError, StrandlineError, TransientError
 from strandline.core.events import (
@@ -107,11 +107,13 @@ class Hop:
             begun = True
             self.emit(Planned(*self._where(table), planned.plan))
             started += yield from self._pause(intended.position)
+            looked = []
             if planned.position.intent is None:
-                self._patiently(table, lambda: reconcile(self.sink.applied(table), planned.position))
+                looked = [self._patiently(table, lambda: self.sink.applied(table))]
+                reconcile(looked[0], planned.position)
             stand = intended
             self._tell_intent(table, stand.position)
-            stand = self._advance(table, stand, started)
+            stand = self._advance(table, stand, started, looked)
             while stand.position.plan is not None:
                 started += yield from self._pause(stand.position)
                 stand = self._advance(table, stand, started)
@@ -155,10 +157,10 @@ class Hop:
             part = position.plan.remaining[0]
             self.emit(Intended(*self._where(table), position.intent, part, *_progress(position)))
 
-    def _advance(self, table: Table, stand: _Stand, started: float) -> _Stand:
+    def _advance(self, table: Table, stand: _Stand, started: float, looked: Sequence[Receipt | None] = ()) -> _Stand:
         """Apply the next batch, and tell the state what is due: the watermark moves, the next batch is intended, and
-        after the last one the lease is given back."""
-        adopt = self._apply(table, stand.position)
+        after the last one the lease is given back. `looked`: what the sink said just now, if it was asked."""
+        adopt = self._apply(table, stand.position, list(looked))
         position = stand.position.adopted(adopt.batches, adopt.applied)
         entry = replace(
             stand.entry,
@@ -184,10 +186,10 @@ class Hop:
             applied = adopt.applied if batch is adopt.batches[-1] else Applied()
             yield Committed(*self._where(table), batch, applied, number + at, of)
 
-    def _apply(self, table: Table, position: Position) -> Adopt:
+    def _apply(self, table: Table, position: Position, looked: list[Receipt | None]) -> Adopt:
         """Ask the sink what it holds, then apply. Transient trouble: ask again and apply again."""
         started = self.clock()
-        adopt = self._patiently(table, lambda: self._apply_once(table, position))
+        adopt = self._patiently(table, lambda: self._apply_once(table, position, looked))
         self.emit(BatchApplied(*self._where(table), adopt.batches[-1], adopt.applied, self.clock() - started))
         return adopt
 
@@ -198,25 +200,26 @@ class Hop:
 
         return retried(step, again)
 
-    def _apply_once(self, table: Table, position: Position) -> Adopt:
+    def _apply_once(self, table: Table, position: Position, looked: list[Receipt | None]) -> Adopt:
         """What the sink holds then; mostly it is the intended batch, applied just now."""
         if self.stopping.is_set() or not self.books.holds(table.pipeline, table.name):
             raise LeaseError("stopped before its next batch", remedy="Nothing is lost; run again.")
         batch = position.intent
         assert batch is not None
-        held = self._held(table, position)
+        held = self._held(table, position, looked.pop() if looked else self.sink.applied(table))
         if held is not None:
             return held
         try:
             return Adopt((batch,), self._move(table, position, batch))
         except BatchConflictError:
-            held = self._held(table, position)  # another runner of the same plan may be ahead by several batches
+            # Another runner of the same plan may be ahead by several batches.
+            held = self._held(table, position, self.sink.applied(table))
             if held is None:
                 raise
             return held
 
-    def _held(self, table: Table, position: Position) -> Adopt | None:
-        match reconcile(self.sink.applied(table), position):
+    def _held(self, table: Table, position: Position, receipt: Receipt | None) -> Adopt | None:
+        match reconcile(receipt, position):
             case Adopt() as adopt:
                 for batch in adopt.batches:
                     self.emit(Adopted(*self._where(table), batch))

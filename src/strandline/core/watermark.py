@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from functools import total_ordering
+from functools import lru_cache, total_ordering
 
 from strandline.core.errors import WindowError
 
@@ -156,6 +156,7 @@ def _back(at: datetime, amount: timedelta) -> datetime:
         return datetime.min
 
 
+@lru_cache(1024)  # idle tables stand at one horizon
 def _order(kind: Kind, text: str) -> tuple[int, ...]:
     if kind in (Kind.INTEGER, Kind.VERSION):
         if not _INTEGER.fullmatch(text):

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from strandline.core.errors import CommitUnknownError, ConfigError, StrandlineError, TargetError, TransientError
 from strandline.core.table import Column
+from strandline.endpoint import Endpoint
 from strandline.sinks.mysql_target import MySqlTargetDialect
+from strandline.sinks.spare import Spare
 from strandline.sinks.sql_dialect import STAGE, Held, Place, Writer, no_schema, writer
 from strandline.sources import mysql_session
 from strandline.sources.jdbc import translator
@@ -70,6 +72,11 @@ class MySqlTarget(MySqlSession):
     sql_mode = _SQL_MODE
     client_flag = _FOUND_ROWS
 
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint)
+        self._spare: Spare[Connection[Any]] = Spare(self.connect, lambda connection: connection.open)
+        self._guest = False  # the spare connections are another's
+
     @cached_property
     def dialect(self) -> MySqlTargetDialect:
         ((version,),) = self.rows("SELECT VERSION()")
@@ -100,6 +107,7 @@ class MySqlTarget(MySqlSession):
     def another(self) -> MySqlTarget:
         other = MySqlTarget(self.endpoint)
         other.__dict__.update({"dialect": self.dialect, "schema": self.schema, "writer": self.writer})
+        other._spare, other._guest = self._spare, True
         return other
 
     def identity(self) -> str:
@@ -121,7 +129,7 @@ class MySqlTarget(MySqlSession):
     def transaction(self) -> Iterator[MySqlTransaction]:
         import pymysql
 
-        connection = self.connect()
+        connection = self._spare.take()
         try:
             session = self._begun(connection, "READ COMMITTED")
             connection.begin()
@@ -134,8 +142,19 @@ class MySqlTarget(MySqlSession):
                     raise CommitUnknownError(said) from error
                 with self.errors(connection):
                     raise
-        finally:
+        except BaseException:
             _close(connection)
+            self.rest()  # what broke it may have broken all
+            raise
+        self._spare.leave(connection)
+
+    def rest(self) -> None:
+        self._spare.close()
+
+    def close(self) -> None:
+        super().close()
+        if not self._guest:
+            self._spare.end()
 
     @contextmanager
     def snapshot(self) -> Iterator[MySqlTransaction]:
@@ -213,6 +232,7 @@ class MySqlTarget(MySqlSession):
             with self.transaction() as session:
                 session.run("SET SESSION lock_wait_timeout = 1")
                 session.run(f"DROP TABLE IF EXISTS {self.dialect.place(place)}")
+                session.run("SET SESSION lock_wait_timeout = DEFAULT")
         except StrandlineError as error:
             log.warning("%s could not be dropped: %s", place, error)
             return False

@@ -15,6 +15,7 @@ from strandline.core.table import Column
 from strandline.endpoint import Endpoint
 from strandline.sinks import postgres_copy
 from strandline.sinks.postgres_target import PostgresTargetDialect
+from strandline.sinks.spare import Spare
 from strandline.sinks.sql_dialect import STAGE, Held, Place, Writer, no_schema, writer
 from strandline.sources import postgres_session
 from strandline.sources.postgres_session import PostgresSession, reader
@@ -26,20 +27,26 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 WRITER = "strandline writer"
 _KINDS = {"r": "table", "p": "table", "v": "view", "m": "materialized view", "f": "foreign table"}
-_COLUMNS = """
-SELECT a.attname,
-       CASE WHEN y.typtype = 'd' THEN format_type(y.typbasetype, y.typtypmod)
-            ELSE format_type(a.atttypid, a.atttypmod) END,
-       NOT a.attnotnull, col_description(a.attrelid, a.attnum), a.attgenerated <> '', a.attidentity = 'a', a.atthasdef,
-       coalesce((SELECT c.collname FROM pg_collation c WHERE c.oid = a.attcollation AND NOT c.collisdeterministic), '')
-  FROM pg_attribute a JOIN pg_type y ON y.oid = a.atttypid
- WHERE a.attrelid = {oid} AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
-"""
-_UNIQUE = """
-SELECT array_agg(a.attname::text)
-  FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey[0:i.indnkeyatts - 1])
- WHERE i.indrelid = {oid} AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL
- GROUP BY i.indexrelid
+_FIND = """
+SELECT c.relkind::text, EXISTS (SELECT 1 FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal),
+       (SELECT coalesce(json_agg(json_build_array(
+                 a.attname,
+                 CASE WHEN y.typtype = 'd' THEN format_type(y.typbasetype, y.typtypmod)
+                      ELSE format_type(a.atttypid, a.atttypmod) END,
+                 NOT a.attnotnull, col_description(a.attrelid, a.attnum), a.attgenerated <> '', a.attidentity = 'a',
+                 a.atthasdef,
+                 coalesce((SELECT l.collname FROM pg_collation l
+                            WHERE l.oid = a.attcollation AND NOT l.collisdeterministic), '')) ORDER BY a.attnum), '[]')
+          FROM pg_attribute a JOIN pg_type y ON y.oid = a.atttypid
+         WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped),
+       (SELECT coalesce(json_agg(u.names), '[]')
+          FROM (SELECT json_agg(a.attname) AS names
+                  FROM pg_index i JOIN pg_attribute a
+                    ON a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey[0:i.indnkeyatts - 1])
+                 WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid
+                   AND i.indpred IS NULL AND i.indexprs IS NULL
+                 GROUP BY i.indexrelid) u)
+  FROM pg_class c WHERE c.oid = to_regclass({name})
 """
 _FULL = "53100"
 _CANCELLED = "57014"
@@ -81,6 +88,8 @@ class PostgresTarget(PostgresSession):
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
         self._copies = endpoint.flag("copy", True)
+        self._spare = Spare(self.connect, _is_idle)
+        self._guest = False  # the spare connections are another's
 
     @cached_property
     def dialect(self) -> PostgresTargetDialect:
@@ -113,6 +122,7 @@ class PostgresTarget(PostgresSession):
     def another(self) -> PostgresTarget:
         other = PostgresTarget(self.endpoint)
         other.__dict__.update({"dialect": self.dialect, "schema": self.schema, "writer": self.writer})
+        other._spare, other._guest = self._spare, True
         return other
 
     def identity(self) -> str:
@@ -132,7 +142,7 @@ class PostgresTarget(PostgresSession):
     def transaction(self) -> Iterator[PostgresTransaction]:
         import psycopg
 
-        connection = self.borrow()
+        connection = self._spare.take()
         try:
             connection.autocommit = False
             yield PostgresTransaction(self, connection)
@@ -146,16 +156,28 @@ class PostgresTarget(PostgresSession):
                     raise
         except BaseException:
             connection.close()
+            self.rest()  # what broke it may have broken all
             raise
-        self.give_back(connection)
+        connection.autocommit = True
+        self._spare.leave(connection)
 
-    def borrow(self) -> psycopg.Connection[tuple[Any, ...]]:
-        """A connection for one transaction."""
-        return self.connect()
+    def _open(self) -> psycopg.Connection[tuple[Any, ...]]:
+        if self._connection is not None and self._connection.closed:
+            self._connection = None
+            self.rest()
+        self._connection = self._connection or self._spare.take()
+        return self._connection
 
-    def give_back(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
-        """What is left of it after the commit."""
-        connection.close()
+    def rest(self) -> None:
+        self._spare.close()
+
+    def close(self) -> None:
+        if self._guest and self._connection is not None:
+            self._spare.leave(self._connection)
+            self._connection = None
+        super().close()
+        if not self._guest:
+            self._spare.end()
 
     @contextmanager
     def snapshot(self) -> Iterator[PostgresTransaction]:
@@ -180,18 +202,14 @@ class PostgresTarget(PostgresSession):
 
     def find(self, place: Place) -> Held | None:
         name = self.dialect.string(self.dialect.place(place))
-        found = self.rows(
-            "SELECT c.oid::bigint, c.relkind::text, EXISTS (SELECT 1 FROM pg_trigger g WHERE g.tgrelid = c.oid AND "
-            f"NOT g.tgisinternal) FROM pg_class c WHERE c.oid = to_regclass({name})"
-        )
+        found = self.rows(_FIND.format(name=name))
         if not found:
             return None
-        oid, kind, triggers = found[0]
-        columns = self.rows(_COLUMNS.format(oid=oid))
+        kind, triggers, columns, unique = found[0]
         return Held(
             place,
             tuple(Column(name, kind, nullable, comment=comment or "") for name, kind, nullable, comment, *_ in columns),
-            tuple(frozenset(names) for (names,) in self.rows(_UNIQUE.format(oid=oid))),
+            tuple(frozenset(names) for names in unique),
             _KINDS.get(kind, "relation of another kind"),
             generated=frozenset(row[0] for row in columns if row[4]),
             numbered=frozenset(row[0] for row in columns if row[5]),
@@ -205,10 +223,12 @@ class PostgresTarget(PostgresSession):
         return bool(found)
 
     def left(self, place: Place) -> dict[str, str]:
+        """LIKE goes by the index on names: every table asks, and there may be many."""
+        named = STAGE.replace("_", r"\_")
         found = self.rows(
             "SELECT c.relname, coalesce(obj_description(c.oid, 'pg_class'), '') FROM pg_class c "
             "JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.relkind = 'r' "
-            f"AND n.nspname = {self.dialect.string(place.schema)} AND starts_with(c.relname, '{STAGE}')"
+            f"AND n.nspname = {self.dialect.string(place.schema)} AND c.relname LIKE '{named}%'"
         )
         return dict(found)
 
@@ -224,6 +244,10 @@ class PostgresTarget(PostgresSession):
 
     def fault(self, state: str, said: str, /) -> StrandlineError:
         return _fault(state, said)
+
+
+def _is_idle(connection: psycopg.Connection[tuple[Any, ...]]) -> bool:
+    return connection.info.transaction_status == 0  # open, and in no transaction
 
 
 def translate(text: str) -> StrandlineError | None:

@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from strandline.core.errors import ConfigError, StrandlineError, TargetError, TransientError
 from strandline.core.protocols import Files
@@ -21,9 +21,6 @@ from strandline.sinks.redshift_target import BINARY_BYTES, TEXT_BYTES, RedshiftD
 from strandline.sinks.sql_dialect import STAGE, Held, Place, Session, no_schema
 from strandline.sinks.sql_files import FileColumn
 from strandline.sources.postgres_session import PostgresSession
-
-if TYPE_CHECKING:
-    import psycopg
 
 log = logging.getLogger(__name__)
 _KINDS = {"r": "table", "v": "view"}
@@ -62,7 +59,6 @@ class RedshiftTarget(PostgresTarget):
 
     def __init__(self, endpoint: Endpoint) -> None:
         super().__init__(endpoint)
-        self._spare: psycopg.Connection[tuple[Any, ...]] | None = None
         self.iam_role = endpoint.options.get("iam_role", "")
         if not self.iam_role:
             raise ConfigError(
@@ -82,6 +78,7 @@ class RedshiftTarget(PostgresTarget):
     def another(self) -> RedshiftTarget:
         other = type(self)(self.endpoint)
         other.__dict__.update({"dialect": self.dialect, "schema": self.schema})
+        other._spare, other._guest = self._spare, True
         return other
 
     @cached_property
@@ -93,25 +90,6 @@ class RedshiftTarget(PostgresTarget):
     def namespace(self) -> str:
         ((found,),) = self.rows("SELECT current_namespace")
         return str(found)
-
-    def borrow(self) -> psycopg.Connection[tuple[Any, ...]]:
-        """The one that the last transaction left, where there is one: to connect takes Redshift long."""
-        with self._lock:
-            found, self._spare = self._spare, None
-        return found if found is not None and not found.closed else self.connect()
-
-    def give_back(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
-        with self._lock:
-            before, self._spare = self._spare, connection
-        if before is not None:
-            before.close()
-
-    def close(self) -> None:
-        super().close()
-        with self._lock:
-            if self._spare is not None:
-                self._spare.close()
-                self._spare = None
 
     def made(self, place: Place, names: Sequence[str]) -> dict[str, str]:
         string = self.dialect.string

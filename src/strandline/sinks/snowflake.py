@@ -127,10 +127,13 @@ class SnowflakeTarget(SnowflakeSession):
         with self.transaction() as session:
             yield session
 
-    def close(self) -> None:
-        super().close()
+    def rest(self) -> None:
         while self._idle:
             self._idle.pop().close()
+
+    def close(self) -> None:
+        super().close()
+        self.rest()
 
     def made(self, place: Place, names: Sequence[str]) -> dict[str, str]:
         string = self.dialect.string

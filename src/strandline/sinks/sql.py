@@ -41,17 +41,20 @@ class SqlSink(ABC):
         self._database = database
         self._via = via
         self._writes: dict[str, Write | ServerWrite] = {}  # under way, by table
+        self._seen: dict[str, Seen] = {}  # by the last look, for the batch after it
 
     def identity(self, table: Table) -> str:
         return f"{self._database.identity()}/{self._place(table)}"
 
     def applied(self, table: Table) -> Receipt | None:
-        entry = self._look(table, self._place(table)).ours(table)
+        seen = self._seen[table.name] = self._look(table, self._place(table))
+        entry = seen.ours(table)
         return None if entry is None else entry.receipt()
 
     def apply(self, table: Table, batch: Batch, changes: Changes, *, how: How, repair: Repair | None = None) -> Applied:
         place = self._place(table)
-        seen = self._look(table, place)
+        # Whoever applies has just asked. What changed since, the transaction finds: it moves the row that was seen.
+        seen = self._seen.pop(table.name, None) or self._look(table, place)
         entry = seen.ours(table)
         if entry is not None and (held := entry.held(batch, table)) is not None:
             return held.applied
@@ -167,6 +170,9 @@ class SqlSink(ABC):
         if table.name not in self._writes:
             sweep(self._database, place, owner(table, place))
         self._database.run(self._database.dialect.analyze(place))
+
+    def rest(self) -> None:
+        self._database.rest()
 
     def close(self) -> None:
         self._database.close()

@@ -266,6 +266,9 @@ class Database(Protocol):
     def drop(self, place: Place) -> bool:
         """Drop a staging table if there is one, unless somebody is at work on it for longer than a moment."""
 
+    def rest(self) -> None:
+        """Between runs: close what only a run needs. A service has many pipelines, and a server few connections."""
+
     def close(self) -> None: ...
 
 

@@ -47,11 +47,20 @@ class Move:
             raise TransientError(f"{self._place} was dropped just now")
         return held
 
-    def run(self, entry: Entry, merge: Merge, changed: Sequence[Column], how: How, repair: Repair | None) -> Applied:
-        """`changed`: columns that get another type, where every row is replaced."""
+    def run(
+        self,
+        entry: Entry,
+        merge: Merge,
+        changed: Sequence[Column],
+        how: How,
+        repair: Repair | None,
+        made: str | None = None,
+    ) -> Applied:
+        """`changed`: columns that get another type, where every row is replaced. `made`: the target's incarnation, if
+        nothing was done to it since the look."""
         if changed and not self._dialect.transactional_ddl:
             self._clear(entry, changed)
-        made, done = self._made(), False
+        made, done = made or self._made(), False
         with self._shared(), self._database.transaction() as session:
             self._transaction = session
             try:

@@ -43,7 +43,7 @@ class ServerWrite:
             merge = self._direct(held, columns.columns, how)
             if merge is not None and not columns.added:
                 self.warnings += columns.warnings
-                return self._move.run(entry, merge, (), how, None)
+                return self._move.run(entry, merge, (), how, None, seen.made)
         return self._staged(seen, how, repair, create=create)
 
     def _staged(self, seen: Seen, how: How, repair: Repair | None, *, create: bool) -> Applied:

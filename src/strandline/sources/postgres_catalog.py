@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from strandline.core.errors import SourceError, StrandlineError
 from strandline.core.table import Column, TableInfo
@@ -48,6 +49,9 @@ class Catalog:
     def __init__(self, session: PostgresSession) -> None:
         self.session = session
         self.relations = session.rows(_RELATIONS)
+        self.named: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+        for row in self.relations:
+            self.named[row[2]].append(row)
         found = session.rows("SELECT coalesce(current_schema(), 'public')")
         self.default: str = found[0][0]
 
@@ -69,7 +73,7 @@ class Catalog:
                 for oid, schema, name, *_ in sorted(self.relations, key=lambda row: (row[1], row[2]))
                 if pattern.matches(schema, name, self.default)
             }
-        named = [row for row in self.relations if row[2] == pattern.table]
+        named = self.named.get(pattern.table, [])
         if pattern.schema is not None:
             found = [row for row in named if row[1] == pattern.schema]
         else:

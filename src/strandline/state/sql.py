@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ from strandline.core.errors import (
     TransientError,
 )
 from strandline.core.protocols import Record, Value
-from strandline.core.records import KindSpec
+from strandline.core.records import KINDS, KindSpec
 from strandline.state import schema
 from strandline.state.dialect import Connection, Cursor, Dialect, Fault
 
@@ -170,23 +171,40 @@ class SqlState:
         return f"SELECT {self._dialect.names(_columns(spec))} FROM {self._table(kind)}"
 
     def _insert(self, cursor: Cursor, kind: str, records: Sequence[Record], tail: str) -> None:
-        columns = _columns(schema.spec_of(kind))
-        head = f"INSERT INTO {self._table(kind)} ({self._dialect.names(columns)}) VALUES"
         if records:
             rows = [(*record.key, *record.fields.values(), record.revision) for record in records]
-            cursor.executemany(f"{head} {self._dialect.row(len(columns))} {tail}", rows)
+            cursor.executemany(f"{self._inserts[kind]} {tail}", rows)
 
-    def _overwrite(self, kind: str) -> str:
-        spec, name = schema.spec_of(kind), self._dialect.name
-        assigned = [self._dialect.assign.format(name=name(field)) for field in (*schema.fields_of(spec), "revision")]
-        return self._dialect.overwrite.format(key=self._dialect.names(spec.key), columns=", ".join(assigned))
+    @cached_property
+    def _inserts(self) -> dict[str, str]:
+        """By kind: every batch of every table writes some of each."""
+        dialect = self._dialect
+        return {
+            kind: f"INSERT INTO {self._table(kind)} ({dialect.names(_columns(spec))}) "
+            f"VALUES {dialect.row(len(_columns(spec)))}"
+            for kind, spec in KINDS.items()
+        }
+
+    @cached_property
+    def _overwrites(self) -> dict[str, str]:
+        """By kind, what an INSERT ends with that overwrites."""
+        dialect = self._dialect
+        return {
+            kind: dialect.overwrite.format(
+                key=dialect.names(spec.key),
+                columns=", ".join(
+                    dialect.assign.format(name=dialect.name(field)) for field in (*schema.fields_of(spec), "revision")
+                ),
+            )
+            for kind, spec in KINDS.items()
+        }
 
     def _write(self, cursor: Cursor, given: Sequence[Record], written: Sequence[Record], unsettled: bool) -> None:
         log.debug("put %s", ", ".join(f"{schema.label(record)} revision {record.revision}" for record in written))
         self._compare(cursor, given, unsettled)
         for kind, group in _by_kind(written):
             self._insert(cursor, kind, [record for record in group if record.revision == 1], "")
-            self._insert(cursor, kind, [record for record in group if record.revision > 1], self._overwrite(kind))
+            self._insert(cursor, kind, [record for record in group if record.revision > 1], self._overwrites[kind])
 
     def _among(self, spec: KindSpec, records: Sequence[Record]) -> tuple[str, list[str]]:
         rows = ", ".join([self._dialect.row(len(spec.key))] * len(records))
