@@ -156,7 +156,7 @@ def _back(at: datetime, amount: timedelta) -> datetime:
         return datetime.min
 
 
-@lru_cache(1024)  # idle tables stand at one horizon
+@lru_cache(16)  # idle tables stand at one horizon
 def _order(kind: Kind, text: str) -> tuple[int, ...]:
     if kind in (Kind.INTEGER, Kind.VERSION):
         if not _INTEGER.fullmatch(text):
