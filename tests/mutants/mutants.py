@@ -330,6 +330,13 @@ MUTANTS = (
         (f"{DELTA}::test_a_fence_shuts_out_a_batch_that_is_on_its_way",),
     ),
     Mutant(
+        "a table that is made for a fence hides a batch that came in meanwhile",
+        "sinks/delta_write.py",
+        "self.session.createDataFrame([], self.schema), 1 << 32",
+        "self.session.createDataFrame([], self.schema), self.batch.epoch << 32",
+        (f"{DELTA}::test_a_first_load_given_up_and_committed_late_does_not_add_to_the_next",),
+    ),
+    Mutant(
         "a write that Delta skipped counts as done",
         "sinks/delta.py",
         "held = None if log is None else _held(log, table, batch)\n        if held is None:",
