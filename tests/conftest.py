@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from strandline.spark.jars import jars
 from strandline.testing.cluster import Cluster
 from strandline.testing.connect import SparkConnect
 from strandline.testing.kafka import Kafka
@@ -70,6 +71,20 @@ _LONGEST = (
 )
 _CALM = {"autovacuum": "off"}  # the barrier waits for a worker that has just begun, and a statement more is asked
 _NO_MARIADB = "MariaDB is not installed and cannot be (not root, or no apt-get): apt-get install mariadb-server"
+
+
+@pytest.fixture(scope="module")
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """XDG_CACHE_HOME of this module alone, and so its warm Sparks; jars and class archive are everybody's."""
+    everybodys, folder = jars(["delta", "postgresql"])[0].parent, tmp_path_factory.mktemp("cache")
+    (folder / "strandline").mkdir(mode=0o700)
+    for name in ("classes", "conf"):  # an archive is good for one class path, which the folder `conf` is on
+        (everybodys.parent / name).mkdir(exist_ok=True)
+        (folder / "strandline" / name).symlink_to(everybodys.parent / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STRANDLINE_JARS", str(everybodys))
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        yield folder
 
 
 @pytest.fixture(scope="session")

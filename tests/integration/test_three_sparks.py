@@ -18,7 +18,6 @@ import yaml
 from deltalake import DeltaTable, QueryBuilder
 
 from strandline.spark import daemon
-from strandline.spark.jars import jars
 from strandline.testing.servers import Postgres
 
 CHILD = Path(__file__).with_name("spark_child.py")
@@ -111,11 +110,10 @@ class Line:
 def line(
     request: pytest.FixtureRequest, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Line]:
-    name, files = f"three_{uuid.uuid4().hex[:12]}", jars(["delta", "postgresql"])
-    with pytest.MonkeyPatch.context() as patch, postgres.connect() as server:
+    request.getfixturevalue("own_cache")
+    name = f"three_{uuid.uuid4().hex[:12]}"
+    with postgres.connect() as server:
         server.execute(f"CREATE DATABASE {name}")
-        patch.setenv("STRANDLINE_JARS", str(files[0].parent))
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         spark: dict[str, Any] = OWN | ({"warm": "10m"} if request.param == "warm" else {})
         if request.param == "remote":
             spark = {"remote": request.getfixturevalue("connect").remote()}

@@ -84,6 +84,8 @@ def test_a_submitted_job_keeps_its_books_in_its_own_catalog_and_its_session_to_i
         "spark.master": "local[2]",
         "spark.ui.enabled": "false",
         "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",  # 200 and 50 empty tasks, commit by commit, would take half a minute
+        "spark.databricks.delta.snapshotPartitions": "1",
         "spark.sql.warehouse.dir": str(tmp_path / "warehouse"),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",

@@ -19,7 +19,6 @@ from gate import GatedShop, until
 from strandline.core.errors import SetupError
 from strandline.spark import daemon
 from strandline.spark.daemon import Seen
-from strandline.spark.jars import jars
 
 # In a process of its own: PySpark is either classic or Connect once a session has been made.
 _HANDSHAKES = """
@@ -44,16 +43,11 @@ def marked(frame): return frame.withColumn("status", sql.udf(mark, "string")("st
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def cache(own_cache: Path) -> Iterator[Path]:
     """Servers of this module alone; none of them outlives it."""
-    files = jars(["delta", "postgresql"])
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("STRANDLINE_JARS", str(files[0].parent))
-        folder = tmp_path_factory.mktemp("cache")
-        patch.setenv("XDG_CACHE_HOME", str(folder))
-        yield folder
-        for each in daemon.seen():
-            os.kill(each.record.pid, signal.SIGKILL)
+    yield own_cache
+    for each in daemon.seen():
+        os.kill(each.record.pid, signal.SIGKILL)
 
 
 @pytest.fixture

@@ -188,6 +188,24 @@ def test_a_batch_takes_as_many_jobs_of_spark_for_many_rows_as_for_few(shop: Shop
     assert first <= 2 and few == many <= 16
 
 
+def test_batches_share_the_queries_that_were_compiled(shop: Shop, spark: SparkSession) -> None:
+    """Each has a session of its own; what Spark compiled for one serves the next."""
+    assert spark._jvm is not None
+    compiled = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
+
+    def increment(number: int) -> int:
+        shop.insert(number)
+        shop.update(1, f"seen {number}")
+        before = compiled.getCount()
+        assert shop.one().batches == 1
+        return int(compiled.getCount() - before)
+
+    shop.insert(1)
+    shop.sync()
+    counts = [increment(number) for number in (2, 3, 4)]
+    assert counts[-1] <= 5, counts  # 2: a value is part of some queries
+
+
 @pytest.fixture
 def java(tmp_path: Path) -> tuple[Path, Path]:
     """A Java that keeps count of how often it is started: its home, and the count."""

@@ -630,6 +630,14 @@ MUTANTS = (
         "ON FALSE ",
         (f"{CATALOG_STATE}::test_concurrent_increments_are_never_lost",),
     ),
+    # what it costs
+    Mutant(
+        "every batch compiles its queries anew",
+        "spark/session.py",
+        '"spark.sql.artifact.isolation.enabled": "false"',
+        '"spark.sql.artifact.isolation.enabled": "true"',
+        ("tests/integration/test_work_counted.py::test_batches_share_the_queries_that_were_compiled",),
+    ),
 )
 
 

@@ -19,7 +19,7 @@ from strandline.spark.jars import spark_home
 from strandline.spark.java import find_java
 from strandline.testing.servers import Server, free_port
 
-_JAVA = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx256m")
+_SMALL = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _DEPLOY = "org.apache.spark.deploy"
 
 
@@ -33,7 +33,7 @@ class _Member(Server):
         """It keeps what it needs in its folder as it runs."""
 
     def _java(self, program: str) -> list[str]:
-        return [f"{find_java()}/bin/java", *_JAVA, "-cp", f"{spark_home()}/jars/*", f"{_DEPLOY}.{program}"]
+        return [f"{find_java()}/bin/java", *_SMALL, "-Xmx256m", "-cp", f"{spark_home()}/jars/*", f"{_DEPLOY}.{program}"]
 
     def _variables(self) -> dict[str, str]:
         return {
@@ -113,6 +113,7 @@ class Cluster:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.memory": "1g",
             "spark.executor.memory": "640m",
+            "spark.executor.extraJavaOptions": " ".join(_SMALL),
             "spark.sql.shuffle.partitions": "2",
             "spark.databricks.delta.snapshotPartitions": "1",
         }
