@@ -139,7 +139,7 @@ def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkConnect]:
     python = tmp_path_factory.mktemp("python") / "bare"
     python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -S "$@"\n')
     python.chmod(0o755)
-    server = SparkConnect(["delta", "postgresql"], {"spark.driver.memory": "1g"})
+    server = SparkConnect(["delta", "postgresql", "kafka"], {"spark.driver.memory": "1g"})
     with pytest.MonkeyPatch.context() as patch:  # for this server alone
         patch.setenv("PYSPARK_PYTHON", str(python))
         server.start()

@@ -18,18 +18,21 @@ import yaml
 from deltalake import DeltaTable, QueryBuilder
 
 from strandline.spark import daemon
+from strandline.testing.kafka import Consumed, Kafka, current
 from strandline.testing.servers import Postgres
 
 CHILD = Path(__file__).with_name("spark_child.py")
 PIPELINES = ("lake", "copy", "staged")
+TOPICS = ("at_least_once", "exactly_once")
 OWN = {"master": "local[2]", "conf": {"spark.driver.memory": "1g"}}
 
 
 class Line:
-    """One table on PostgreSQL; a lake, a copy on PostgreSQL and one that went through a stage, in step with it."""
+    """One table on PostgreSQL; a lake, a copy on PostgreSQL, one that went through a stage and two topics, in step."""
 
-    def __init__(self, url: str, folder: Path, spark: dict[str, Any]) -> None:
+    def __init__(self, url: str, folder: Path, spark: dict[str, Any], kafka: Kafka) -> None:
         self.folder = folder
+        self._kafka, self._prefix = kafka, uuid.uuid4().hex[:12]
         self.database = psycopg.connect(url, autocommit=True)
         self.database.execute(
             "CREATE SCHEMA copied; CREATE SCHEMA loaded;"
@@ -42,6 +45,9 @@ class Line:
             "copy": {"target": {"url": url, "schema": "copied"}},
             "staged": {"target": {"url": url, "schema": "loaded"}, "stage": f"{folder}/stage"},
         }
+        for name in TOPICS:
+            topic = {"topic": f"{self._prefix}.{name}", "create": True, "exactly_once": name == "exactly_once"}
+            ends[name] = {"target": {"url": kafka.url(), **topic}}
         pipelines = {name: {**common, "tables": ["orders"], **end} for name, end in ends.items()}
         self.config = folder / "strandline.yml"
         self.config.write_text(yaml.safe_dump({"spark": spark, "pipelines": pipelines}))
@@ -90,7 +96,7 @@ class Line:
 
     def check(self) -> None:
         """Every target holds each row of the source once, and none that was deleted."""
-        kept = self._rows("SELECT * FROM orders WHERE gone IS NOT TRUE")
+        kept = self.kept()
         assert kept
         for schema in ("copied", "loaded"):
             assert self._rows(f"SELECT * FROM {schema}.orders") == kept, schema
@@ -101,6 +107,12 @@ class Line:
         there = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
         assert sorted(there, key=lambda row: row["id"]) == kept, "lake"
 
+    def kept(self) -> list[dict[str, Any]]:
+        return self._rows("SELECT * FROM orders WHERE gone IS NOT TRUE")
+
+    def published(self, name: str) -> list[Consumed]:
+        return self._kafka.consume(f"{self._prefix}.{name}")
+
     def _rows(self, sql: str) -> list[dict[str, Any]]:
         with self.database.cursor(row_factory=psycopg.rows.dict_row) as cursor:
             return cursor.execute(f"{sql} ORDER BY id".encode()).fetchall()
@@ -108,7 +120,7 @@ class Line:
 
 @pytest.fixture(scope="module", params=["own", "cluster", "warm", "remote"])
 def line(
-    request: pytest.FixtureRequest, postgres: Postgres, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, postgres: Postgres, kafka: Kafka, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Line]:
     request.getfixturevalue("own_cache")
     name = f"three_{uuid.uuid4().hex[:12]}"
@@ -119,7 +131,7 @@ def line(
             spark = {"remote": request.getfixturevalue("connect").remote()}
         elif request.param == "cluster":
             spark = request.getfixturevalue("cluster").settings()
-        line = Line(postgres.url(name), tmp_path_factory.mktemp("line"), spark)
+        line = Line(postgres.url(name), tmp_path_factory.mktemp("line"), spark, kafka)
         yield line
         line.close()
         servers = daemon.seen()
@@ -164,3 +176,24 @@ def test_a_crash_with_the_batch_in_the_target_and_not_in_the_state(line: Line) -
     for pipeline in PIPELINES:
         line.sync(pipeline)
     line.check()
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_changes_published_to_kafka(line: Line, topic: str) -> None:
+    """Every change once, and what a consumer makes of them is what the source holds."""
+
+    def sync() -> int:
+        assert line.sync(topic)["status"] == "COMPLETED"
+        messages = line.published(topic)
+        there = sorted((row["id"], row["status"]) for row in current(messages).values())
+        assert there == [(row["id"], row["status"]) for row in line.kept()]
+        return len(messages)
+
+    line.write(7, f"new for {topic}")
+    before = sync()
+    line.write(7, f"changed for {topic}")
+    line.write(8, f"new for {topic}")
+    assert sync() == before + 2
+    line.write(8, "", gone=True)
+    assert sync() == before + 3
+    assert line.sync(topic)["status"] == "SKIPPED"

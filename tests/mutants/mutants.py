@@ -332,8 +332,8 @@ MUTANTS = (
     Mutant(
         "a table that is made for a fence hides a batch that came in meanwhile",
         "sinks/delta_write.py",
-        "self.session.createDataFrame([], self.schema), 1 << 32",
-        "self.session.createDataFrame([], self.schema), self.batch.epoch << 32",
+        "self._bare(self.frame).limit(0), 1 << 32",
+        "self._bare(self.frame).limit(0), self.batch.epoch << 32",
         (f"{DELTA}::test_a_first_load_given_up_and_committed_late_does_not_add_to_the_next",),
     ),
     Mutant(

@@ -21,7 +21,7 @@ from strandline.core.protocols import Changes
 from strandline.core.table import Mode, Table
 from strandline.core.window import Repair
 from strandline.sinks.delta_log import PIPELINE, TABLE, DeltaLog, app_id, fence_note, note, txn_version
-from strandline.sinks.delta_rows import Counting, Rows, column, cursor_column, held, living, merge_text
+from strandline.sinks.delta_rows import Counting, Rows, cursor_column, held, living, merge_text
 from strandline.sinks.delta_schema import Evolution, allow, check_columns, compare, plain, properties_for
 from strandline.spark.session import batch_session, end_batch
 from strandline.spark.text import literal, quoted
@@ -121,9 +121,16 @@ class Write:
         """Make the table without rows, for a fence to stand there. If a batch came in meanwhile, Delta skips this: the
         count is below that of any batch."""
         if self._made_of:
-            nothing, count = self.session.createDataFrame([], self.schema), 1 << 32
+            nothing, count = self._bare(self.frame).limit(0), 1 << 32
             _save(nothing, self.path, "append", self.table, count, fence_note(self.table, count), **self._made_of)
             self._made_of = {}
+
+    def _bare(self, frame: DataFrame) -> DataFrame:
+        """Columns without what a source notes beside them, the length of a text for one: a cast leaves it behind. It is
+        given as text, because Spark Connect spells out the collation of a type, which few readers of Delta know."""
+        return frame.selectExpr(
+            *(f"CAST({quoted(f.name)} AS {f.dataType.simpleString()}) AS {quoted(f.name)}" for f in self.schema)
+        )
 
     def _evolve(self, evolution: Evolution, log: DeltaLog) -> None:
         if evolution.added:
@@ -149,8 +156,8 @@ class Write:
         options = {"partitionOverwriteMode": "static", **self._made_of}
         if self._overwrite_schema:
             options["overwriteSchema"] = "true"
-        if self._made_of:  # a cast leaves what a source notes beside a column behind, the length of a text for one
-            frame = frame.select([column(f.name).cast(f.dataType).alias(f.name) for f in self.schema.fields])
+        if self._made_of:
+            frame = self._bare(frame)
         _save(frame, self.path, mode, self.table, txn_version(self.batch), identity, **options)
 
     def _merge(self, rows: Rows, *, compared: bool) -> None:
