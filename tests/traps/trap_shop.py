@@ -217,7 +217,7 @@ class DeltaTarget:
         return self._read(table, f'"{name}"').get(name, [])
 
     def _read(self, table: str, what: str) -> dict[str, list[Any]]:
-        if not (self.lake / table / "_delta_log").is_dir():
+        if not list((self.lake / table / "_delta_log").glob("*.json")):
             return {}
         path = str(self.lake / table)
         lake = DeltaTable(path)
