@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, help=f"rows of the large tables; {ROWS:,} times the scale")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--warming", type=int, default=3, help="rounds that a warm Spark does before")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--report", action="store_true")
     given = parser.parse_args()
@@ -71,7 +72,14 @@ def measure(given: argparse.Namespace, file: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="strandline-against-") as name:
         only = tuple(given.only.split(","))
         bench = Bench(
-            found, Path(name), given.rounds, rows, given.scale, only, lambda so_far: keep(file, so_far, missing)
+            found,
+            Path(name),
+            given.rounds,
+            rows,
+            given.scale,
+            only,
+            given.warming,
+            lambda so_far: keep(file, so_far, missing),
         )
         try:
             bench.run()

@@ -57,6 +57,8 @@ class Bench:
     rows: int
     scale: float
     only: tuple[str, ...]
+    warming: int
+    """How often a warm Spark does the work before it is timed."""
     keep: Callable[[Bench], None] = lambda _: None
     results: dict[str, dict[str, Result]] = field(default_factory=dict)
     titles: dict[str, str] = field(default_factory=dict)
@@ -109,7 +111,7 @@ class Bench:
 
     def _rounds(self, task: Task, first: str, increment: str, idle: str = "") -> None:
         wanted = all_sums(task)
-        for number in range(-1, self.rounds):
+        for number in range(-self.warming, self.rounds):
             warming = number < 0
             turn = [one for one in self.turn(number) if not warming or isinstance(one, WarmStrandline)]
             tasks = {one.name: self._task(task, one, number) for one in turn}
@@ -142,8 +144,8 @@ class Bench:
 
     def _task(self, task: Task, contender: Contender, number: int) -> Task:
         name = re.sub("[^a-z]+", "_", contender.name.lower())
-        folder = self.folder / f"{task.database}_{name}_{number + 1}"
-        schema = f"into_{name}_{number + 1}" if task.into != "lake" else ""
+        folder = self.folder / f"{task.database}_{name}_{number + self.warming}"
+        schema = f"into_{name}_{number + self.warming}" if task.into != "lake" else ""
         folder.mkdir(parents=True)
         if task.target is not None:
             with task.target.connect(task.database) as connection:
@@ -218,7 +220,7 @@ class Bench:
                 fill(server, letter, "orders", rows, more, note, also)
                 wanted = {"orders": sums(server, letter, "orders")}
                 task = Task(server, letter, ("orders",), rows, self.folder, first=True)
-                for number in range(-1, self.rounds):
+                for number in range(-self.warming, self.rounds):
                     warming = number < 0
                     for one in self.turn(number):
                         mine = self._task(task, one, number)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 
 
 def main() -> None:
     """The command line: exits with 0 done, 1 failed, 2 usage or config, 3 work pending (if asked), 130 Ctrl-C."""
+    gc.set_threshold(50_000, 20, 20)  # imports make many objects and no garbage: looking for it took a tenth
     from strandline.cli.app import execute
 
     sys.exit(execute(sys.argv[1:]))
