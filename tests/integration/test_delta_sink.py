@@ -96,8 +96,20 @@ def test_a_table_is_ours_still_when_its_target_is_one_of_several(sink: DeltaSink
     assert looking.applied(replace(orders(), stage="load:lake")) is None
 
 
+def test_what_a_source_notes_beside_a_column_does_not_come_into_the_table(sink: DeltaSink, lake: Path) -> None:
+    """A length that Spark knows of a text would be the table's for ever, and longer texts be refused."""
+
+    class Bounded(RowChanges):
+        def frame(self, session: SparkSession) -> DataFrame:
+            return super().frame(session).withMetadata("name", {"__CHAR_VARCHAR_TYPE_STRING": "varchar(3)"})
+
+    sink.apply(orders(), batch(1), Bounded([(1, "one", at(0))]), how=How.FRESH)
+    assert [field.metadata for field in DeltaTable(lake / "shop" / "orders").schema().fields] == [{}, {}, {}]
+    load(sink, 2, (1, "longer", at(1)))
+
+
 def test_two_writers_of_a_first_batch_make_the_table_once(sink: DeltaSink, lake: Path, spark: SparkSession) -> None:
-    """The later one was past its look when the table came: it commits nothing, and may try again."""
+    """The later one was past its look when the table came: Delta skips its commit, and the other's is taken for it."""
     other = DeltaSink(Endpoint.parse(f"delta:{lake}"), lambda: spark)
 
     class Overtaken(RowChanges):
