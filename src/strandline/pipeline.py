@@ -19,6 +19,8 @@ from strandline.sources import open_source
 if TYPE_CHECKING:
     from types import TracebackType
 
+_LAKE_ROWS = 20_000_000
+
 
 def stages(spec: PipelineSpec) -> tuple[str, ...]:
     """The hops of a pipeline, in the order in which they run."""
@@ -266,6 +268,12 @@ class Pipeline:
                 remedy="Leave `via: server` out: rows then move through Spark.",
             )
 
+    def _slice_rows(self) -> int:
+        """Into Delta rows stream, while every commit takes about a second; other targets stage a batch, or keep it in
+        one transaction. Targets that share what is read share its slices."""
+        lakes = self.spec.stage is None and all(target.scheme == "delta" for target in self.spec.targets.values())
+        return _LAKE_ROWS if lakes else Table.slice_rows
+
     def unresolved(self, spec: TableSpec) -> Table:
         """The table as the config has it, before the source was asked.
 
@@ -282,7 +290,7 @@ class Pipeline:
             key=spec.key,
             deleted=spec.deleted,
             nulls=spec.nulls,
-            slice_rows=spec.slice_rows,
+            slice_rows=spec.slice_rows or self._slice_rows(),
             schema=spec.schema,
             shared=spec.shared,
         )

@@ -488,6 +488,27 @@ def test_schemas_partitions_and_foreign_names_are_found(database: Database) -> N
     assert isinstance(in_sales.tables(["o"], {})["o"], TableInfo)
 
 
+def test_what_has_no_pages_is_sampled_by_rows(database: Database) -> None:
+    """Nor are pages of much use where few of their rows are looked for."""
+    database.run("CREATE TABLE plain AS SELECT i AS id, i AS n FROM generate_series(1, 300000) i; ANALYZE plain")
+    database.run('CREATE SCHEMA sales; CREATE TABLE sales."A b" (id int, n int) PARTITION BY RANGE (n)')
+    database.run('CREATE TABLE p1 PARTITION OF sales."A b" FOR VALUES FROM (0) TO (1000000)')
+    database.run('INSERT INTO sales."A b" SELECT * FROM plain')
+    database.run("CREATE VIEW seen AS SELECT * FROM plain; CREATE MATERIALIZED VIEW kept AS SELECT * FROM plain")
+    source = database.source()
+    assert isinstance(source, PostgresSource)
+    top = Watermark(Kind.INTEGER, "300001")
+    for name, by_pages in {"plain": True, 'sales."A b"': True, "kept": True, "seen": False}.items():
+        table = replace(database.table(source, name, cursor="n", mode=Mode.APPEND, lookback=1), slice_rows=100_000)
+        assert ("TABLESAMPLE" in source.sample(table, 0.4, 300_000)[0]) is by_pages
+        assert len(source.slices(table, Window(None, top), 300_000, None)) == 3
+        assert "TABLESAMPLE" not in source.sample(table, 0.4, 1000)[0]
+    asked = replace(
+        database.table(source, "plain", cursor="n", mode=Mode.APPEND, lookback=1), query="SELECT * FROM plain"
+    )
+    assert "random()" in source.sample(asked, 0.4, 300_000)[1]
+
+
 # --- Connections -----------------------------------------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from strandline.config.duration import format_duration
 from strandline.config.reader import Key, suggest
 from strandline.core.attention import HELD_AFTER, STUCK_AFTER, Freshness
 from strandline.core.errors import ConfigError
-from strandline.core.table import MaxStall, Mode, Table
+from strandline.core.table import MaxStall, Mode
 from strandline.endpoint import Endpoint
 from strandline.secrets import Redactor
 from strandline.service.schedule import Checking, Schedule, Timed
@@ -50,7 +50,9 @@ class TableSpec:
     transform: Annotated[str | None, Key(v.text, "`module:function`, DataFrame → DataFrame, on every batch.")] = None
     deleted: Annotated[str | None, Key(v.text, "Soft-delete column: true or not null means deleted.")] = None
     nulls: Annotated[str, Key(v.choice(*NULLS), "Rows whose cursor is NULL.")] = "refuse"
-    slice_rows: Annotated[int, Key(v.whole(1), "About how many rows one batch holds.")] = Table.slice_rows
+    slice_rows: Annotated[
+        int | None, Key(v.whole(1), "About how many rows one batch holds. Default: 5 million; 20 million into Delta.")
+    ] = None
     max_stall: Annotated[MaxStall | None, Key(v.stall, "When held too long: `{after: 1h, then: fail}`, `skip`.")] = None
     schema: Annotated[str, Key(v.choice(*POLICIES), "What to do when the source's columns change.")] = "evolve"
     shared: Annotated[bool, Key(v.boolean, "Others write to this target table too; all must say so.")] = False

@@ -41,6 +41,8 @@ class Session(Protocol):
 Barrier = Callable[[], Holder | None]
 """Notes everything in flight and waits until all of it has ended; whoever has not in time is returned."""
 _COUNTED = 20_000
+_SAMPLE, _SAMPLE_OF_A_PART = 100_000, 10_000  # rows: a part is then right to about a tenth
+_WORTH_SAMPLING = 0.5
 EMPTY = "the table is empty"
 
 
@@ -265,30 +267,39 @@ class DatabaseSource(ABC):
         key = table.key[0] if len(table.key) == 1 and table.key_enforced else None
         columns = {column.name: column for column in table.columns}
         if many and limit is None and window.low is None and key in columns and self.dialect.whole(columns[key]):
-            cuts = self._cuts(table, column_of(self.dialect, key), window, nulls)
+            where = in_window(self.dialect, table, window, nulls)
+            cuts = self._cuts(table, column_of(self.dialect, key), where, rows, table.slice_rows)
             return tuple(replace(part, nulls=nulls) for part in by_key(window, key, (int(cut) for cut in cuts)))
-        parts = by_cursor(window, self._cursor_cuts(table, cursor, window) if many else ())
+        where = in_window(self.dialect, table, window)
+        parts = by_cursor(window, self._cursor_cuts(table, cursor, where, rows, table.slice_rows) if many else ())
         return (replace(parts[0], nulls=nulls), *parts[1:])
 
-    def _cursor_cuts(self, table: Table, cursor: Cursor, window: Window) -> list[Watermark]:
-        return self._values(cursor, self._cuts(table, column_of(self.dialect, cursor.column), window, nulls=False))
+    def _cursor_cuts(self, table: Table, cursor: Cursor, where: str, rows: int | None, every: int) -> list[Watermark]:
+        return self._values(cursor, self._cuts(table, column_of(self.dialect, cursor.column), where, rows, every))
 
-    def _cuts(self, table: Table, column: str, window: Window, nulls: bool) -> list[str]:
-        """The column's value at every `slice_rows`-th row of the window, as text."""
-        where = in_window(self.dialect, table, window, nulls)
-        return self.quantiles(table, column, where, table.slice_rows)
-
-    def quantiles(self, table: Table, column: str, where: str, rows: int) -> list[str]:
-        """The column's value at every `rows`-th row that meets the condition, in order, as canonical text."""
+    def _cuts(self, table: Table, column: str, where: str, rows: int | None, every: int) -> list[str]:
+        """The column's value at about every `every`-th row that meets the condition, in order, as canonical text. Of
+        many rows a sample is numbered, not all of them; what it leaves at the end is half a part at least."""
+        share = max(_SAMPLE / rows, _SAMPLE_OF_A_PART / every) if rows else 1.0
+        sample = self.sample(table, share, rows) if rows and share < _WORTH_SAMPLING else None
+        relation, chosen = sample or (self.dialect.relation(table), "")
+        step = max(1, round(every * share)) if sample else every
         ranked = (
-            f"SELECT {column} AS v, row_number() OVER (ORDER BY {column}) AS n "
-            f"FROM {self.dialect.relation(table)} WHERE {where}"
+            f"SELECT {column} AS v, row_number() OVER (ORDER BY {column}) AS n"
+            + (", count(*) OVER () AS of_all" if sample else "")
+            + f" FROM {relation} WHERE {where}{chosen}"
         )
         cursor = table.cursor
         is_cursor = cursor is not None and column == column_of(self.dialect, cursor.column)
         shown = self.dialect.text(cursor, "v") if cursor and is_cursor else "v"
-        found = self.session.rows(f"SELECT {shown} FROM ({ranked}) r WHERE n > 1 AND (n - 1) % {rows} = 0 ORDER BY n")
+        kept = f"n > 1 AND (n - 1) % {step} = 0" + (f" AND of_all - n >= {step // 2}" if sample else "")
+        found = self.session.rows(f"SELECT {shown} FROM ({ranked}) r WHERE {kept} ORDER BY n")
         return [str(value) for (value,) in found]
+
+    def sample(self, _table: Table, _share: float, _rows: int) -> tuple[str, str] | None:
+        """SQL for about that share of a table's rows, of which `_rows` are looked for: the relation, and what is added
+        to the condition. None: number them all."""
+        return None
 
     def _limited(self, table: Table, cursor: Cursor, window: Window, limit: int) -> Window:
         """The start of the window that ends after the N-th row's cursor value, ties included."""
@@ -335,7 +346,7 @@ class DatabaseSource(ABC):
         if table.cursor is None:
             return Tiles()
         column = column_of(self.dialect, table.cursor.column)
-        found = self._values(table.cursor, self.quantiles(table, column, whole, max(1, rows // self.readers)))
+        found = self._cursor_cuts(table, table.cursor, whole, rows, max(1, rows // self.readers))
         cuts_at = [self.dialect.literal(table.cursor, cut) for cut in sorted(set(found))]
         return Tiles.cut(column, cuts_at, steady=False)
 

@@ -162,6 +162,10 @@ class MySqlSource(DatabaseSource):
         known = [int(row[at]) for row in plan if row[at] is not None]
         return max(known) if known else None
 
+    def sample(self, table: Table, share: float, _rows: int) -> tuple[str, str]:
+        """Some of the rows: all are read, and few are sorted."""
+        return self.dialect.relation(table), f" AND rand() < {share:.8f}"
+
     def tops(self, tables: Sequence[Table]) -> dict[str, Horizon | StrandlineError]:
         """max(id) + 1: AUTO_INCREMENT itself moves past an explicit huge id."""
         found: dict[str, Horizon | StrandlineError] = dict(self._unordered(tables))

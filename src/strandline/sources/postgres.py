@@ -98,6 +98,18 @@ class PostgresSource(DatabaseSource):
         document = json.loads(plan) if isinstance(plan, str) else plan
         return int(document[0]["Plan"]["Plan Rows"])
 
+    def sample(self, table: Table, share: float, rows: int) -> tuple[str, str]:
+        """Some of its pages, if they hold fewer rows than are looked for; else some of those, which are not sorted."""
+        relation = self.dialect.relation(table)
+        if table.query is None and self._has_pages(relation) and share * (self.estimate(table, "true") or 0) < rows:
+            return f"{relation} TABLESAMPLE SYSTEM ({100 * share:.6f})", ""
+        return relation, f" AND random() < {share:.8f}"
+
+    def _has_pages(self, relation: str) -> bool:
+        name = self.dialect.string(relation.removesuffix(" t"))
+        ((kind,),) = self.planner.rows(f"SELECT relkind::text FROM pg_class WHERE oid = {name}::regclass")
+        return kind in ("r", "p", "m")  # a table, one with partitions, a materialized view
+
     def tops(self, tables: Sequence[Table]) -> dict[str, Horizon | StrandlineError]:
         """min(max(id), last id the sequence gave out) + 1: one explicit huge id drags nothing past ids to come."""
         given = sequences(self.planner, [table for table in tables if table.lookback is None])

@@ -503,6 +503,26 @@ class SourceContract(ReadingContract):
         shop.table(again, "log")
         assert again.warnings == []
 
+    @pytest.mark.parametrize("enforced", [True, False], ids=["by key", "by cursor"])
+    def test_many_rows_are_cut_by_a_sample_of_them(self, shop: Shop, enforced: bool) -> None:
+        """Into parts of about the size that was asked for; exact ones would have taken numbering every row."""
+        shop.execute("CREATE TABLE many (id int PRIMARY KEY, at int NOT NULL)")
+        shop.execute("INSERT INTO many VALUES (1, 1)")
+        for doubled in range(18):
+            shop.execute(f"INSERT INTO many SELECT id + {2**doubled}, id + {2**doubled} FROM many")
+        source = shop.source()
+        table = replace(shop.table(source, "many"), slice_rows=60_000, key_enforced=enforced)
+        whole = Window(None, Watermark(Kind.INTEGER, str(2**18 + 1)))
+        edges = [1]
+        for part in source.slices(table, whole, 2**18, None):
+            end = part.keys.high if part.keys else int(part.window.high.text)
+            edges.append(2**18 + 1 if end is None else end)
+        sizes = [high - low for low, high in pairwise(edges)]
+        assert sum(sizes) == 2**18
+        assert len(sizes) in (4, 5)
+        assert all(25_000 < size < 100_000 for size in sizes), sizes
+        assert 60_000 not in sizes
+
     def test_an_open_transaction_holds_the_horizon_until_it_commits(self, shop: Shop) -> None:
         source = shop.source()
         table = shop.table(source)
