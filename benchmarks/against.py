@@ -32,8 +32,7 @@ def contenders(peers: str) -> tuple[list[Contender], dict[str, str]]:
     asked = [*OURS, *THEIRS] if peers == "all" else [name for name in peers.split(",") if name != "none"]
     found: list[Contender] = [OURS["strandline"](), OURS["limit"]()]
     missing: dict[str, str] = {}
-    if "hand-written" in asked:
-        found.append(OURS["hand-written"]())
+    found += [OURS[name]() for name in ("spark", "hand-written") if name in asked]
     if peers != "none":
         found.append(WarmStrandline())
     for name in asked:
@@ -48,7 +47,7 @@ def contenders(peers: str) -> tuple[list[Contender], dict[str, str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default=",".join(TITLES), help="letters of workloads, with commas")
-    parser.add_argument("--peers", default="all", help=f"all, none, or of: hand-written,{','.join(THEIRS)}")
+    parser.add_argument("--peers", default="all", help=f"all, none, or of: spark,hand-written,{','.join(THEIRS)}")
     parser.add_argument("--rows", type=int, help=f"rows of the large tables; {ROWS:,} times the scale")
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import Any
 
-from report import LIMIT, OURS, median
+from report import LIMITS, OURS, median
 
 WIDTH, LABEL, BAR, GAP, HEAD = 760, 210, 16, 5, 30
 STYLE = """
@@ -41,7 +41,7 @@ def chart(figures: dict[str, Any]) -> str:
 
 def _bar(name: str, one: dict[str, Any], top: int, longest: float) -> list[str]:
     wrong = any(one["wrong"])
-    kind = "ours" if name in OURS else "limit" if name == LIMIT else "peer"
+    kind = "ours" if name in OURS else "limit" if name in LIMITS else "peer"
     length = max(2.0, (WIDTH - LABEL - 130) * median(one) / longest)
     shown = f"{median(one):.2f} s" + (" · rows differ" if wrong else "")
     line = top + BAR - 4

@@ -208,6 +208,23 @@ class Limit(Contender):
         return SqlCopy(task.target, task.database, f"{task.schema}.{table}")
 
 
+class SparkAlone(Contender):
+    name = "limit: Spark alone"
+    note = "Spark started as Strandline starts it; rows read and written, no plan, no watermark, nothing checked"
+
+    def can(self, task: Task) -> bool:
+        return super().can(task) and task.since != "now"
+
+    def run(self, task: Task) -> Took:
+        jdbc = f"jdbc:postgresql://127.0.0.1:{task.source.port}/{task.database}"
+        command = [PYTHON, str(PEERS / "spark_limit.py"), task.url, jdbc, task.source.user, str(task.folder / "lake")]
+        command += [str(task.rows), task.since, *task.tables]
+        return measured(command, {"PGPASSWORD": task.source.password}, servers=task.servers)
+
+    def copy(self, task: Task, table: str) -> Copy:
+        return DeltaCopy(task.folder / "lake" / table)
+
+
 class Peer(Contender):
     """One with an environment of its own."""
 
@@ -309,7 +326,7 @@ class Sling(Peer):
         return SqlCopy(task.target, task.database, f"{task.schema}.{table}")
 
 
-OURS = {"strandline": Strandline, "limit": Limit, "hand-written": HandWritten}
+OURS = {"strandline": Strandline, "limit": Limit, "spark": SparkAlone, "hand-written": HandWritten}
 THEIRS: dict[str, type[Peer]] = {
     "dlt-pyarrow": DltPyarrow,
     "dlt-connectorx": DltConnectorx,

@@ -6,14 +6,14 @@ import statistics
 from typing import Any
 
 OURS = ("Strandline", "Strandline, warm Spark")
-LIMIT = "limit: the database alone"
+LIMITS = ("limit: the database alone", "limit: Spark alone")
 
 
 def table(figures: dict[str, Any]) -> str:
     lines: list[str] = []
     for letter, work in sorted(figures["workloads"].items()):
         results = {name: one for name, one in work["contenders"].items() if one["seconds"]}
-        peers = [one for name, one in results.items() if name not in (*OURS, LIMIT)]
+        peers = [one for name, one in results.items() if name not in (*OURS, *LIMITS)]
         lines += [
             "",
             f"**{letter}** {work['title']}",

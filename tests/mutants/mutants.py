@@ -51,6 +51,13 @@ class Mutant:
 MUTANTS = (
     # how far it is safe to read
     Mutant(
+        "every row is numbered to cut a load",
+        "sources/database.py",
+        "if rows and share < _WORTH_SAMPLING else None",
+        "if rows and share < 0 else None",
+        (f"{POSTGRES}::test_many_rows_are_cut_by_a_sample_of_them",),
+    ),
+    Mutant(
         "the guard is 0",
         "sources/database.py",
         "Horizon(_bound(table.cursor, at, self.guard))",
