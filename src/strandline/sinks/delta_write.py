@@ -272,7 +272,8 @@ def _save(frame: DataFrame, path: str, mode: str, table: Table, version: int, id
 def _can_replace(session: SparkSession, path: str) -> bool:
     """Whether this Delta knows `replaceOn`: another would take no notice of it, and overwrite the whole table."""
     try:
-        session.sql(f"DESCRIBE DETAIL delta.{quoted(path)}").collect()  # Delta then knows its files, and Spark its settings
+        # Delta computes the table's state here, and a session knows Delta's settings after its first use.
+        session.sql(f"DESCRIBE DETAIL delta.{quoted(path)}").collect()
         return session.conf.get(_REPLACE) == "true"
     except PySparkException as error:
         if error.getCondition() == "SQL_CONF_NOT_FOUND":
