@@ -21,7 +21,12 @@ CURVES = {
     "first load, PostgreSQL → Delta": "rows",
     "1 % of them merged": "rows",
 }
-CORES, SLICE, LARGE, CHANGED = 2, 5_000_000, 50_000_000, 0.01  # of the machine; `slice_rows`; as growth.py changes rows
+CORES, CHANGED = 2, 0.01  # of the machine; as growth.py changes rows
+LOAD, SLICE, LARGE = (
+    20_000_000,
+    5_000_000,
+    50_000_000,
+)  # rows of a batch: of a first load, of another, and by `slice_rows`
 SIZES, TABLES = (10**8, 10**9, 10**10), (100, 1_000, 10_000)
 Took = dict[int, list[float]]  # by size: seconds, processor seconds, peak MB
 
@@ -84,7 +89,7 @@ def figures() -> str:
         return f"{size:,} | {' | '.join(map(spent, times))} | {memory + mb * size:,.0f} MB"
 
     def loaded(rows: int) -> str:
-        (start, each), count = line(load, 1), slices(rows, SLICE)
+        (start, each), count = line(load, 1), slices(rows, LOAD)
         times = [clock(load, rows, count, cores) for cores in (CORES, 16, 64)]
         times = [spent(start + each * rows), *times, clock(load, rows, slices(rows, LARGE), 64)]
         return f"{rows:,} | {count:,} | {' | '.join(times)}"

@@ -19,7 +19,7 @@ from strandline.sources import open_source
 if TYPE_CHECKING:
     from types import TracebackType
 
-_LAKE_ROWS = 20_000_000
+_STREAMED = 20_000_000
 
 
 def stages(spec: PipelineSpec) -> tuple[str, ...]:
@@ -268,11 +268,12 @@ class Pipeline:
                 remedy="Leave `via: server` out: rows then move through Spark.",
             )
 
-    def _slice_rows(self) -> int:
-        """Into Delta rows stream, while every commit takes about a second; other targets stage a batch, or keep it in
-        one transaction. Targets that share what is read share its slices."""
-        lakes = self.spec.stage is None and all(target.scheme == "delta" for target in self.spec.targets.values())
-        return _LAKE_ROWS if lakes else Table.slice_rows
+    def _load_rows(self, spec: TableSpec) -> int | None:
+        """A first load streams into Delta, while every commit takes about a second. Not where rows are kept for other
+        targets, or to look for repeated keys."""
+        targets = [target.scheme for target in self.spec.targets.values()]
+        streams = targets == ["delta"] and self.spec.stage is None and spec.transform is None
+        return _STREAMED if streams and spec.slice_rows is None else None
 
     def unresolved(self, spec: TableSpec) -> Table:
         """The table as the config has it, before the source was asked.
@@ -290,7 +291,8 @@ class Pipeline:
             key=spec.key,
             deleted=spec.deleted,
             nulls=spec.nulls,
-            slice_rows=spec.slice_rows or self._slice_rows(),
+            slice_rows=spec.slice_rows or Table.slice_rows,
+            load_rows=self._load_rows(spec),
             schema=spec.schema,
             shared=spec.shared,
         )

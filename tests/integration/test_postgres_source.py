@@ -495,6 +495,9 @@ def test_what_has_no_pages_is_sampled_by_rows(database: Database) -> None:
     database.run('CREATE TABLE p1 PARTITION OF sales."A b" FOR VALUES FROM (0) TO (1000000)')
     database.run('INSERT INTO sales."A b" SELECT * FROM plain')
     database.run("CREATE VIEW seen AS SELECT * FROM plain; CREATE MATERIALIZED VIEW kept AS SELECT * FROM plain")
+    database.run("CREATE FOREIGN DATA WRAPPER none; CREATE SERVER far FOREIGN DATA WRAPPER none")
+    database.run("CREATE TABLE mixed (id int, n int) PARTITION BY RANGE (n)")
+    database.run("CREATE FOREIGN TABLE away PARTITION OF mixed FOR VALUES FROM (0) TO (1000000) SERVER far")
     source = database.source()
     assert isinstance(source, PostgresSource)
     top = Watermark(Kind.INTEGER, "300001")
@@ -503,10 +506,9 @@ def test_what_has_no_pages_is_sampled_by_rows(database: Database) -> None:
         assert ("TABLESAMPLE" in source.sample(table, 0.4, 300_000)[0]) is by_pages
         assert len(source.slices(table, Window(None, top), 300_000, None)) == 3
         assert "TABLESAMPLE" not in source.sample(table, 0.4, 1000)[0]
-    asked = replace(
-        database.table(source, "plain", cursor="n", mode=Mode.APPEND, lookback=1), query="SELECT * FROM plain"
-    )
-    assert "random()" in source.sample(asked, 0.4, 300_000)[1]
+    plain = database.table(source, "plain", cursor="n", mode=Mode.APPEND, lookback=1)
+    for other in (replace(plain, query="SELECT * FROM plain"), replace(plain, source="public.mixed")):
+        assert "random()" in source.sample(other, 0.4, 300_000)[1]
 
 
 # --- Connections -----------------------------------------------------------------------------------------------------

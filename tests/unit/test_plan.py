@@ -401,6 +401,20 @@ def test_only_the_last_key_range_moves_the_watermark() -> None:
     assert world.target_rows() == world.source.rows("orders")
 
 
+@pytest.mark.parametrize(("held", "shared", "slices"), [(False, False, 2), (True, False, 4), (False, True, 4)])
+def test_only_a_load_into_nothing_takes_more_rows_at_once(held: bool, shared: bool, slices: int) -> None:
+    """Where the target may hold rows, those of a batch are kept to be merged."""
+    world = World(key_slices=True)
+    world.table(slice_rows=1, load_rows=2, shared=shared)
+    world.write(1, 2, 3, 4)
+    if held:
+        world.poll()
+    (ask,) = world.asks(world.books())
+    again = replace(ask, position=ask.position.moved(None) if held else ask.position)
+    (planned,) = make_plan(world.source, [again], now=world.books().now())
+    assert len(planned.plan.slices) == slices
+
+
 # whole tables
 
 

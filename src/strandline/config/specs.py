@@ -51,7 +51,8 @@ class TableSpec:
     deleted: Annotated[str | None, Key(v.text, "Soft-delete column: true or not null means deleted.")] = None
     nulls: Annotated[str, Key(v.choice(*NULLS), "Rows whose cursor is NULL.")] = "refuse"
     slice_rows: Annotated[
-        int | None, Key(v.whole(1), "About how many rows one batch holds. Default: 5 million; 20 million into Delta.")
+        int | None,
+        Key(v.whole(1), "About how many rows one batch holds. Default: 5 million; a first load into Delta 20 million."),
     ] = None
     max_stall: Annotated[MaxStall | None, Key(v.stall, "When held too long: `{after: 1h, then: fail}`, `skip`.")] = None
     schema: Annotated[str, Key(v.choice(*POLICIES), "What to do when the source's columns change.")] = "evolve"

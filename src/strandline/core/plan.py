@@ -315,6 +315,7 @@ def _with_work(source: Plannable, part: _Open, rows: int | None, run_id: str, li
     table, position = ask.table, ask.position
     whole = ask.full or _at_once(table, horizon)
     first = position.batch is None
+    fresh = first and not table.shared
     if rows == 0 and not whole:
         tile = _tile(position, window)
         held = horizon.held_by is not None and tile.empty
@@ -324,7 +325,7 @@ def _with_work(source: Plannable, part: _Open, rows: int | None, run_id: str, li
     if whole:
         slices = _with_nulls(table, (Slice(window),))
     else:
-        slices = source.slices(table, window, rows, limit)
+        slices = source.slices(table if fresh else replace(table, load_rows=None), window, rows, limit)
         window = Window(window.low, slices[-1].window.high)
         slices = _with_nulls(table, (replace(slices[0], read_from=part.start), *slices[1:]))
     reason = Reason.FIRST_LOAD if (first and position.epoch == 1) or ask.full else Reason.INCREMENTAL
@@ -336,7 +337,7 @@ def _with_work(source: Plannable, part: _Open, rows: int | None, run_id: str, li
         Reason.SNAPSHOT if table.mode is Mode.SNAPSHOT else reason,
         estimated_rows=rows,
         run_id=run_id,
-        first=first and not table.shared,
+        first=fresh,
         replace=whole,
         observed=observed_below(source, table, window.high, horizon),
         observed_at=now,

@@ -144,7 +144,8 @@ class Plannable(Protocol):
         """Count and checksum of the rows in each window, computed by the source: the same again means unchanged."""
 
     def slices(self, table: Table, window: Window, rows: int | None, limit: int | None) -> tuple[Slice, ...]:
-        """Cut a window into slices of about `table.slice_rows`; whole cursor values only. `rows` is the estimate.
+        """Cut a window into slices of about `table.slice_rows`; whole cursor values only. `rows` is the estimate. By
+        whole-number keys that the source keeps unique, `table.load_rows` counts, if given.
 
         `limit`: slices that hold at least that many rows where there are that many, and end there.
         """

@@ -82,6 +82,7 @@ class Table:
     lookback: timedelta | int | None = None
     nulls: str = "refuse"
     slice_rows: int = 5_000_000
+    load_rows: int | None = None  # the same of a first load whose rows pass through and are not kept; None: no other
     schema: str = "evolve"
     shared: bool = False
     max_stall: MaxStall | None = None

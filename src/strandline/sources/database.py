@@ -262,16 +262,19 @@ class DatabaseSource(ABC):
             return (Slice(window),)
         nulls = cursor.nullable and table.nulls == "include"
         if limit is not None:
-            window = self._limited(table, cursor, window, limit)
-        many = rows is None or rows > 1.5 * table.slice_rows  # half a slice more is not worth a batch of its own
+            window, rows = self._limited(table, cursor, window, limit), rows and min(rows, limit)
         key = table.key[0] if len(table.key) == 1 and table.key_enforced else None
         columns = {column.name: column for column in table.columns}
-        if many and limit is None and window.low is None and key in columns and self.dialect.whole(columns[key]):
-            where = in_window(self.dialect, table, window, nulls)
-            cuts = self._cuts(table, column_of(self.dialect, key), where, rows, table.slice_rows)
+        by_its_key = limit is None and window.low is None and key in columns and self.dialect.whole(columns[key])
+        size = table.load_rows or table.slice_rows if by_its_key else table.slice_rows
+        many = rows is None or rows > 1.5 * size  # half a slice more is not worth a batch of its own
+        if many and by_its_key and key is not None:
+            cuts = self._cuts(
+                table, column_of(self.dialect, key), in_window(self.dialect, table, window, nulls), rows, size
+            )
             return tuple(replace(part, nulls=nulls) for part in by_key(window, key, (int(cut) for cut in cuts)))
         where = in_window(self.dialect, table, window)
-        parts = by_cursor(window, self._cursor_cuts(table, cursor, where, rows, table.slice_rows) if many else ())
+        parts = by_cursor(window, self._cursor_cuts(table, cursor, where, rows, size) if many else ())
         return (replace(parts[0], nulls=nulls), *parts[1:])
 
     def _cursor_cuts(self, table: Table, cursor: Cursor, where: str, rows: int | None, every: int) -> list[Watermark]:

@@ -26,6 +26,11 @@ from strandline.sources.postgres_sequence import sequences
 from strandline.sources.postgres_session import PostgresSession, reader
 from strandline.sources.resolve import Server
 
+_ALL_HEAP = """
+WITH RECURSIVE part(oid) AS (
+  SELECT {name}::regclass::oid UNION SELECT inhrelid FROM pg_inherits JOIN part ON inhparent = part.oid)
+SELECT bool_and(c.relkind = 'p' OR coalesce(m.amname = 'heap', false))
+  FROM part JOIN pg_class c ON c.oid = part.oid LEFT JOIN pg_am m ON m.oid = c.relam"""
 _UTC = "to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US')"
 
 
@@ -106,9 +111,9 @@ class PostgresSource(DatabaseSource):
         return relation, f" AND random() < {share:.8f}"
 
     def _has_pages(self, relation: str) -> bool:
+        """Whether all it consists of can be sampled by pages: of a foreign partition all rows would come."""
         name = self.dialect.string(relation.removesuffix(" t"))
-        ((kind,),) = self.planner.rows(f"SELECT relkind::text FROM pg_class WHERE oid = {name}::regclass")
-        return kind in ("r", "p", "m")  # a table, one with partitions, a materialized view
+        return self.planner.rows(_ALL_HEAP.format(name=name)) == [(True,)]
 
     def tops(self, tables: Sequence[Table]) -> dict[str, Horizon | StrandlineError]:
         """min(max(id), last id the sequence gave out) + 1: one explicit huge id drags nothing past ids to come."""

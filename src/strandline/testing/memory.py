@@ -140,10 +140,11 @@ class MemorySource(MemoryDatabase):
     def slices(self, table: Table, window: Window, rows: int | None, limit: int | None) -> tuple[Slice, ...]:
         found = self.read(table, Slice(window))
         first_key = table.key[0] if table.key else ""
-        whole = rows is not None and rows <= table.slice_rows
+        size = table.load_rows or table.slice_rows
+        whole = rows is not None and rows <= size
         if self.key_slices and window.low is None and limit is None and first_key and not whole:
             keys = sorted(row[first_key] for row in found)
-            return by_key(window, first_key, keys[table.slice_rows :: table.slice_rows])
+            return by_key(window, first_key, keys[size::size])
         cursor = table.cursor
         if cursor is None:
             return (Slice(window),)
