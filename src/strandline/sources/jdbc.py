@@ -47,7 +47,8 @@ class Reader:
     url: str
     properties: Mapping[str, str] = field(repr=False)
     translate: Callable[[str], StrandlineError | None]  # the driver's error, from the text of Spark's
-    rows_per_reader: int = 100_000  # below this a second connection costs more than it brings
+    rows_per_reader: int = 100_000  # below both of these a second connection costs more than it brings
+    bytes_per_reader: int = 32 << 20
 
     @property
     def address(self) -> str:

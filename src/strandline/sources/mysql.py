@@ -166,6 +166,14 @@ class MySqlSource(DatabaseSource):
         """Some of the rows: all are read, and few are sorted."""
         return self.dialect.relation(table), f" AND rand() < {share:.8f}"
 
+    def width(self, table: Table) -> int:
+        if table.query is not None:
+            return 0
+        schema, name = (self.dialect.string(part) for part in split(table.source))
+        where = f"TABLE_SCHEMA = {schema} AND TABLE_NAME = {name}"
+        found = self.planner.rows(f"SELECT AVG_ROW_LENGTH FROM information_schema.TABLES WHERE {where}")
+        return int(found[0][0] or 0) if found else 0
+
     def tops(self, tables: Sequence[Table]) -> dict[str, Horizon | StrandlineError]:
         """max(id) + 1: AUTO_INCREMENT itself moves past an explicit huge id."""
         found: dict[str, Horizon | StrandlineError] = dict(self._unordered(tables))

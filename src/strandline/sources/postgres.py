@@ -115,6 +115,14 @@ class PostgresSource(DatabaseSource):
         name = self.dialect.string(relation.removesuffix(" t"))
         return self.planner.rows(_ALL_HEAP.format(name=name)) == [(True,)]
 
+    def width(self, table: Table) -> int:
+        """As it is stored, compressed. A view, a query, and a table in partitions have no size of their own."""
+        if table.query is not None:
+            return 0
+        name = self.dialect.string(self.dialect.relation(table).removesuffix(" t"))
+        ((stored,),) = self.planner.rows(f"SELECT pg_table_size({name}::regclass)")
+        return int(stored or 0) // max(1, self.estimate(table, "true") or 0)
+
     def tops(self, tables: Sequence[Table]) -> dict[str, Horizon | StrandlineError]:
         """min(max(id), last id the sequence gave out) + 1: one explicit huge id drags nothing past ids to come."""
         given = sequences(self.planner, [table for table in tables if table.lookback is None])

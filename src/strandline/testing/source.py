@@ -591,6 +591,22 @@ class SourceContract(ReadingContract):
         expected = [order for order in range(1, 41) if 1 <= order % 7 < 6]
         assert ids(by_key) == ids(by_cursor) == expected
 
+    def test_few_rows_that_are_large_have_several_readers_too(self, shop: Shop, spark: SparkSession) -> None:
+        digests = ", ".join(f"md5(concat(id, {number}))" for number in range(50))
+        shop.execute("CREATE TABLE large (id int PRIMARY KEY, at int NOT NULL, note text)")
+        shop.execute("INSERT INTO large VALUES (1, 1, '')")
+        for doubled in range(11):
+            shop.execute(f"INSERT INTO large SELECT id + {2**doubled}, 1, concat({digests}) FROM large")
+        everything = Slice(Window(None, Watermark(Kind.INTEGER, "2")))
+        for enough, readers in ((1 << 20, 2), (64 << 20, 1)):
+            source = shop.source(readers=2)
+            assert isinstance(source, DatabaseSource)
+            shop.execute("ANALYZE large" if source.dialect.name == "PostgreSQL" else "ANALYZE TABLE large")
+            source.reader = replace(source.reader, bytes_per_reader=enough)
+            frame = source.changes(shop.table(source, "large"), everything).frame(spark)
+            assert frame.rdd.getNumPartitions() == readers
+            assert frame.count() == 2**11
+
     def test_a_transform_is_applied_and_no_promise_outlives_it(self, shop: Shop, spark: SparkSession) -> None:
         shop.insert(1, "10:00:00")
         source = shop.source()
