@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -10,15 +11,22 @@ from strandline.core.errors import SourceError
 from strandline.core.table import Column, Mode, Table
 from strandline.core.watermark import Cursor, Kind, Watermark
 from strandline.core.window import KeyRange, Slice, Window
-from strandline.sources import names, postgres_session
-from strandline.sources.dialect import Dialect, in_slice, refusal
-from strandline.sources.jdbc import Tiles
+from strandline.endpoint import Endpoint
+from strandline.sources import mysql_session, names, postgres_session
+from strandline.sources.dialect import Carried, Dialect, in_slice, refusal
+from strandline.sources.jdbc import JdbcChanges, Reader, Tiles
 from strandline.sources.mysql import server_identity
 from strandline.sources.mysql_dialect import MySqlDialect
 from strandline.sources.postgres_dialect import PostgresDialect
 from strandline.sources.zones import age, local
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 DIALECTS: list[Dialect] = [PostgresDialect(), MySqlDialect()]
+
+
+_EVERYTHING = Slice(Window(None, Watermark(Kind.INTEGER, "1")))
 
 
 def table(cursor: Cursor | None) -> Table:
@@ -94,6 +102,32 @@ def test_tiles_leave_no_gap() -> None:
         "p >= 9",
     )
     assert Tiles.cut("k", [], steady=False) == Tiles()
+
+
+@pytest.mark.parametrize(("width", "fetched"), [(0, "10000"), (1_000, "10000"), (20_000, "838"), (50 << 20, "100")])
+def test_fewer_rows_come_at_a_time_where_they_are_large(width: int, fetched: str) -> None:
+    """What a reader holds of the source is bounded by bytes, not by rows."""
+    reader = postgres_session.reader(Endpoint.parse("postgresql://u@h/d"))
+    assert JdbcOptions(reader, width).fetchsize == fetched
+    streaming = mysql_session.reader(Endpoint.parse("mysql://u@h/d"))
+    assert JdbcOptions(streaming, width).fetchsize == streaming.properties["fetchsize"]
+
+
+class JdbcOptions:
+    """Stands for Spark's `read.jdbc`, and keeps what it is told."""
+
+    def __init__(self, reader: Reader, width: int) -> None:
+        tiles = Tiles(fetched=reader.fetched(width))
+        self.fetchsize = ""
+        changes = JdbcChanges(reader, PostgresDialect(), table(None), _EVERYTHING, lambda: tiles)
+        changes.read(cast("SparkSession", self), [Carried("1", "INT")])
+
+    @property
+    def read(self) -> JdbcOptions:
+        return self
+
+    def jdbc(self, *_: str, properties: dict[str, str], **__: list[str]) -> None:
+        self.fetchsize = properties["fetchsize"]
 
 
 @pytest.mark.parametrize(

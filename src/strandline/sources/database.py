@@ -43,7 +43,7 @@ Barrier = Callable[[], Holder | None]
 _COUNTED = 20_000
 _SAMPLE, _SAMPLE_OF_A_PART = 100_000, 10_000  # rows: a part is then right to about a tenth
 _WORTH_SAMPLING = 0.5
-_MAY_BE_LARGE = 1_000  # rows; fewer are not worth the question
+_MAY_BE_LARGE = 100  # rows; fewer are not worth the question
 EMPTY = "the table is empty"
 
 
@@ -331,12 +331,17 @@ class DatabaseSource(ABC):
         return JdbcChanges(self.reader, self.dialect, table, slice, lambda: self._tiles(table, slice))
 
     def _tiles(self, table: Table, slice: Slice) -> Tiles:
+        """How a slice is read, by how much it holds."""
+        whole = in_slice(self.dialect, table, slice)
+        rows = self.estimate(table, whole) or 0
+        width = self.width(table) if rows >= _MAY_BE_LARGE else 0
+        many = rows >= self.reader.rows_per_reader or rows * width >= self.reader.bytes_per_reader
+        tiles = self._cut(table, whole, rows) if many and self.readers > 1 else Tiles()
+        return replace(tiles, fetched=self.reader.fetched(width))
+
+    def _cut(self, table: Table, whole: str, rows: int) -> Tiles:
         """By key where there is one whole-number key: a row keeps its key, so no reader can miss or repeat it whatever
         is written meanwhile. By cursor otherwise: there a writer could move a row from one tile to another."""
-        whole = in_slice(self.dialect, table, slice)
-        rows = self.estimate(table, whole) if self.readers > 1 else 0
-        if rows is None or not self._worth_readers(table, rows):
-            return Tiles()
         columns = {column.name: column for column in table.columns}
         if len(table.key) == 1 and self.dialect.whole(columns[table.key[0]]):
             column = column_of(self.dialect, table.key[0])
@@ -353,11 +358,6 @@ class DatabaseSource(ABC):
         found = self._cursor_cuts(table, table.cursor, whole, rows, max(1, rows // self.readers))
         cuts_at = [self.dialect.literal(table.cursor, cut) for cut in sorted(set(found))]
         return Tiles.cut(column, cuts_at, steady=False)
-
-    def _worth_readers(self, table: Table, rows: int) -> bool:
-        if rows >= self.reader.rows_per_reader:
-            return True
-        return rows >= _MAY_BE_LARGE and rows * self.width(table) >= self.reader.bytes_per_reader
 
     def width(self, _table: Table) -> int:
         """About how many bytes a row takes in the database, with what lies apart from it; 0: that is not known."""

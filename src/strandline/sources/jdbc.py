@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 MARK = "/* strandline reader */"
 """In every statement that Spark reads with: it tells a database's barrier that nothing is being written."""
 log = logging.getLogger(__name__)
+_LEAST_AT_A_TIME = 100  # rows: what a table takes on disk may be more than what is in it
 _NO_CONNECTION = "FAILED_JDBC.CONNECTION"  # Spark's word; what the driver said it keeps to itself
 
 SPARKS = {"sessionInitStatement", "preferTimestampNTZ", "pushDownPredicate", "pushDownAggregate", "pushDownLimit"}
@@ -49,6 +50,14 @@ class Reader:
     translate: Callable[[str], StrandlineError | None]  # the driver's error, from the text of Spark's
     rows_per_reader: int = 100_000  # below both of these a second connection costs more than it brings
     bytes_per_reader: int = 32 << 20
+    bytes_at_a_time: int | None = None  # of what is fetched, where rows come in portions
+
+    def fetched(self, width: int) -> int | None:
+        """How many rows of so many bytes come at a time; None: as many as usual."""
+        if not self.bytes_at_a_time or not width:
+            return None
+        enough = max(_LEAST_AT_A_TIME, self.bytes_at_a_time // width)
+        return enough if enough < int(self.properties["fetchsize"]) else None
 
     @property
     def address(self) -> str:
@@ -69,6 +78,7 @@ class Tiles:
     column: str | None = None
     conditions: tuple[str, ...] = ("1 = 1",)
     steady: bool = True  # no row can move from one tile to another while they are read
+    fetched: int | None = None  # rows at a time; None: as many as usual
 
     @classmethod
     def cut(cls, column: str, at: Sequence[str], *, steady: bool) -> Tiles:
@@ -165,12 +175,13 @@ class JdbcChanges:
     def read(self, spark: SparkSession, carried: Sequence[Carried]) -> DataFrame:
         """The columns as they arrive, `c0`, `c1`, …"""
         relation = f"({self.statement(carried)}\n) strandline"
+        fetched = {"fetchsize": str(self._tiles.fetched)} if self._tiles.fetched else {}
         log.debug("%s: %s, readers: %s", self.table.where_text, relation, self._tiles.conditions)
         return spark.read.jdbc(
             self.reader.address,
             relation,
             predicates=list(self._tiles.conditions),
-            properties={**self.reader.properties, "customSchema": schema_text(carried)},
+            properties={**self.reader.properties, **fetched, "customSchema": schema_text(carried)},
         )
 
     def statement(self, carried: Sequence[Carried]) -> str:

@@ -26,9 +26,11 @@ from strandline.sources.postgres_sequence import sequences
 from strandline.sources.postgres_session import PostgresSession, reader
 from strandline.sources.resolve import Server
 
-_ALL_HEAP = """
+_PARTS = """
 WITH RECURSIVE part(oid) AS (
-  SELECT {name}::regclass::oid UNION SELECT inhrelid FROM pg_inherits JOIN part ON inhparent = part.oid)
+  SELECT {name}::regclass::oid UNION SELECT inhrelid FROM pg_inherits JOIN part ON inhparent = part.oid)"""
+_SIZE = f"{_PARTS} SELECT sum(pg_table_size(oid)) FROM part"
+_ALL_HEAP = f"""{_PARTS}
 SELECT bool_and(c.relkind = 'p' OR coalesce(m.amname = 'heap', false))
   FROM part JOIN pg_class c ON c.oid = part.oid LEFT JOIN pg_am m ON m.oid = c.relam"""
 _UTC = "to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US')"
@@ -116,11 +118,11 @@ class PostgresSource(DatabaseSource):
         return self.planner.rows(_ALL_HEAP.format(name=name)) == [(True,)]
 
     def width(self, table: Table) -> int:
-        """As it is stored, compressed. A view, a query, and a table in partitions have no size of their own."""
+        """As it is stored, compressed. A view and a query have no size."""
         if table.query is not None:
             return 0
         name = self.dialect.string(self.dialect.relation(table).removesuffix(" t"))
-        ((stored,),) = self.planner.rows(f"SELECT pg_table_size({name}::regclass)")
+        ((stored,),) = self.planner.rows(_SIZE.format(name=name))
         return int(stored or 0) // max(1, self.estimate(table, "true") or 0)
 
     def tops(self, tables: Sequence[Table]) -> dict[str, Horizon | StrandlineError]:

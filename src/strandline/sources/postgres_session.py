@@ -154,7 +154,8 @@ def reader(endpoint: Endpoint) -> Reader:
     if schema := endpoint.options.get("schema"):
         properties["currentSchema"] = '"' + schema.replace('"', '""') + '"'
     url = f"jdbc:postgresql://{host}:{endpoint.port or 5432}/{endpoint.path or endpoint.user}"
-    return Reader(url, {name: value for name, value in properties.items() if value}, translate)
+    given = {name: value for name, value in properties.items() if value}
+    return Reader(url, given, translate, bytes_at_a_time=16 << 20)
 
 
 def _fault(said: str) -> SourceError:
