@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,16 @@ try:
     connect.local_server_session(record.port, "x").range(1).collect()
 except Exception as error:
     print("UNAUTHENTICATED" in str(error))
+"""
+_FRAMES = """
+import json, sys
+from strandline.spark import daemon
+session = daemon._session(daemon.Record(**json.load(sys.stdin)))
+print([row.id for row in session.range(3).collect()], "pandas" in sys.modules)
+import pandas
+spans = pandas.to_timedelta([1, 2], unit="s")
+frame = pandas.DataFrame({"at": pandas.to_datetime(["2026-01-01", None]), "span": spans})
+print(session.createDataFrame(frame).toPandas().equals(frame))
 """
 # A Python function in Spark's workers, which live longer than a command.
 _FLOW = """
@@ -117,6 +127,20 @@ def test_two_that_start_it_at_once_have_one_server_and_syncs_use_it(shop: GatedS
     assert only().record.pid == told[0]["pid"]
 
 
+def test_pandas_is_loaded_by_those_who_use_it_alone(shop: GatedShop, monkeypatch: pytest.MonkeyPatch) -> None:
+    shop.insert(1)
+    assert strandline(shop, "sync").returncode == 0
+    shop.update(1, "paid")
+    monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")
+    loaded = {line.rpartition("|")[2].strip() for line in strandline(shop, "sync").stderr.splitlines()}
+    assert rows(shop) == {1: "paid"}
+    assert "pyspark.sql.connect.client.core" in loaded and "pandas" not in loaded
+    ran = subprocess.run(
+        [sys.executable, "-c", _FRAMES], input=json.dumps(asdict(only().record)), capture_output=True, text=True
+    )
+    assert ran.stdout.splitlines() == ["[0, 1, 2] False", "True"], ran.stderr
+
+
 def test_only_its_owner_can_read_its_token(shop: GatedShop) -> None:
     record = only()
     place = daemon.folder()
@@ -134,8 +158,6 @@ def test_only_its_owner_can_read_its_token(shop: GatedShop) -> None:
 
 
 def test_who_lacks_the_token_is_refused_and_what_lacks_the_mark_is_not_taken_for_it() -> None:
-    from dataclasses import asdict
-
     with socket.socket() as mute:
         mute.bind(("127.0.0.1", 0))
         mute.listen()

@@ -272,8 +272,8 @@ def _save(frame: DataFrame, path: str, mode: str, table: Table, version: int, id
 def _can_replace(session: SparkSession, path: str) -> bool:
     """Whether this Delta knows `replaceOn`: another would take no notice of it, and overwrite the whole table."""
     try:
-        # Delta computes the table's state here, and a session knows Delta's settings after its first use.
-        session.sql(f"DESCRIBE DETAIL delta.{quoted(path)}").collect()
+        # Done as soon as it is said: Delta computes the table's state, and a session knows its settings after that.
+        session.sql(f"DESCRIBE DETAIL delta.{quoted(path)}")
         return session.conf.get(_REPLACE) == "true"
     except PySparkException as error:
         if error.getCondition() == "SQL_CONF_NOT_FOUND":

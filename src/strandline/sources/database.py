@@ -40,7 +40,7 @@ class Session(Protocol):
 
 Barrier = Callable[[], Holder | None]
 """Notes everything in flight and waits until all of it has ended; whoever has not in time is returned."""
-_COUNTED = 20_000
+_COUNTED = 2_000
 _SAMPLE, _SAMPLE_OF_A_PART = 100_000, 10_000  # rows: a part is then right to about a tenth
 _WORTH_SAMPLING = 0.5
 _MAY_BE_LARGE = 100  # rows; fewer are not worth the question
