@@ -28,6 +28,7 @@ from strandline.sources.zones import age, is_utc, zone_info
 FEW_ROWS = 100_000
 """Up to so many rows a table that tells no changes is better replaced whole."""
 _FRESH_SECONDS = 3600.0
+_WARM = "spark: {warm: 10m}"
 _CHANGED = re.compile(r"upd|mod|chang|edit|touch|version|^ts$|last_", re.I)
 _CREATED = re.compile(r"creat|insert|born|added|register", re.I)
 
@@ -188,6 +189,8 @@ def write_config(
     lines = ["# Made by strandline init. The cursors decide what counts as changed: check them.", ""]
     if state:
         lines += [f"state: {_scalar(state)}"]
+    if not inside:
+        lines += ["# Spark stays for ten minutes after a run that needed it: the next one need not start it.", _WARM]
     lines += [
         "pipelines:",
         f"  {_scalar(pipeline)}:",

@@ -73,6 +73,7 @@ def shell(pg_database: str, tmp_path: Path) -> Iterator[Shell]:
         """
     )
     yield shell
+    shell.run("spark", "stop")
     shell.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
@@ -98,6 +99,9 @@ def test_from_an_empty_folder_to_a_second_sync(shell: Shell) -> None:
     shell.execute("UPDATE orders SET value = 'changed', updated_at = now() WHERE id <= 3")
     second = shell.json("sync")
     assert [table["rows_updated"] for table in second["tables"] if table["table"].endswith("orders")] == [3]
+
+    (spark,) = shell.json("spark", "status")["sparks"]  # what init wrote keeps it for the next sync
+    assert spark["config"] == str(config)
 
     idle, _ = shell.run("sync")
     assert "2 up to date" in idle

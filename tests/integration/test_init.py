@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import psycopg
@@ -85,6 +86,7 @@ def test_the_config_loads_means_the_same_and_holds_no_password(shop: Endpoint, t
     (tmp_path / "strandline.yml").write_text(text)
     config = load_config(tmp_path / "strandline.yml", {"SHOP_PASSWORD": "a b$c"})
     spec = config.pipelines["shop"]
+    assert config.spark.warm == timedelta(minutes=10)
     assert (spec.source.password, spec.source.host, spec.source.port) == ("a b$c", shop.host, shop.port)
     assert [(table.name, table.cursor, table.key, table.mode) for table in spec.tables] == [
         (one.name, one.cursor, one.key if one.mode is Mode.MERGE else (), one.mode) for one in found
@@ -175,8 +177,9 @@ def test_one_database_as_source_and_target_is_proposed_to_move_rows_inside_it(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SOURCE_PASSWORD", "one")
         patch.setenv("TARGET_PASSWORD", "two")
-        pipeline = load_config(file).pipelines["main"]
-    assert (pipeline.via, pipeline.targets[""].password) == ("server", "two")
+        config = load_config(file)
+    pipeline = config.pipelines["main"]
+    assert (pipeline.via, pipeline.targets[""].password, config.spark.warm) == ("server", "two", None)
 
 
 def test_a_redshift_target_is_given_a_stage_to_load_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
