@@ -3,8 +3,9 @@
     python benchmarks/against.py [--only a,b] [--peers dlt-pyarrow,sling | none] [--rows N] [--scale F] [--rounds N]
 
 a first load · b increment · c nothing new · d many small tables · e inside PostgreSQL · f over a stage · g wide rows,
-large texts · h planning. `--scale 0.01` makes everything small.
-Figures are kept in results/against.json, workload by workload, the chart is made of them; `--report` only shows them.
+large texts · h planning · i a larger first load. `--scale 0.01` makes everything small.
+Figures are kept in results/against.json, workload by workload; the chart and the tables in docs/benchmarks.md are made
+of them, with `--report` without measuring.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pathlib import Path
 from chart import chart
 from contenders import OURS, THEIRS, Contender, WarmStrandline
 from harness import HERE
-from report import table
+from report import PAGE, table, written
 from workloads import TITLES, Bench
 
 ROWS = 5_000_000
@@ -60,6 +61,8 @@ def main() -> None:
         measure(given, file)
     figures = json.loads(file.read_text())
     (given.results / "against.svg").write_text(chart(figures))
+    if given.results == HERE / "results":
+        PAGE.write_text(written(PAGE.read_text(), figures))
     print(table(figures))
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import statistics
+from pathlib import Path
 from typing import Any
 
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- figures: benchmarks/against.py --report -->\n", "<!-- end of figures -->\n"
 OURS = ("Strandline", "Strandline, warm Spark")
 LIMITS = ("limit: the database alone", "limit: Spark alone")
 
@@ -50,3 +53,9 @@ def _ratio(ours: dict[str, Any], peers: list[dict[str, Any]]) -> str:
 
 def _wrong(said: str) -> str:
     return f"**rows differ**: {said}" if said else ""
+
+
+def written(page: str, figures: dict[str, Any]) -> str:
+    """The page with these figures in the place of those it has."""
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n{table(figures)}\n{END}{rest.partition(END)[2]}"

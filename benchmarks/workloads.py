@@ -29,6 +29,7 @@ TITLES = {
     "g1": "first load of {rows:,} rows with 100 columns → lake",
     "g2": "first load of {rows:,} rows with texts of 20 kB → lake",
     "h": "{tables:,} tables planned, nothing new",
+    "i": "first load, PostgreSQL → lake, {rows:,} rows",
 }
 COLUMNS = "id bigint PRIMARY KEY, customer_id integer NOT NULL, status text NOT NULL, amount numeric(12,2) NOT NULL"
 ORDERS = f"CREATE TABLE {{table}} ({COLUMNS}, note text, updated_at timestamptz NOT NULL)"
@@ -103,12 +104,19 @@ class Bench:
 
     def lake(self, server: Postgres) -> None:
         """a, b, c: one table into the lake, touched, and left alone."""
+        letters = ["a", "b" if self.asked("b", "c") else "", "c" if self.asked("c") else ""]
+        self._into_lake(server, self.rows, *letters)
+
+    def large(self, server: Postgres) -> None:
+        """i: as a, four times as many rows, where what a start takes is a smaller part."""
+        self._into_lake(server, 4 * self.rows, "i", "")
+
+    def _into_lake(self, server: Postgres, rows: int, *letters: str) -> None:
         with database(server, "lake"):
-            fill(server, "lake", "orders", self.rows)
-            letters = ["a", "b" if self.asked("b", "c") else "", "c" if self.asked("c") else ""]
+            fill(server, "lake", "orders", rows)
             for letter in filter(None, letters):
-                self.title(letter, rows=self.rows)
-            self._rounds(Task(server, "lake", ("orders",), self.rows, self.folder), *letters)
+                self.title(letter, rows=rows)
+            self._rounds(Task(server, "lake", ("orders",), rows, self.folder), *letters)
 
     def _rounds(self, task: Task, first: str, increment: str, idle: str = "") -> None:
         wanted = all_sums(task)
@@ -258,6 +266,8 @@ class Bench:
             if self.asked("f1", "f2"):
                 with MariaDB() as maria:
                     self.staged(server, maria)
+            if self.asked("i"):
+                self.large(server)
 
 
 @contextmanager

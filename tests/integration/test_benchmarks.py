@@ -50,6 +50,14 @@ def figures(**result: Any) -> dict[str, Any]:
     return {"workloads": {"b": {"title": "increment", "contenders": {"Strandline": ours, "other": {**one, **result}}}}}
 
 
+def test_the_page_and_the_chart_have_the_figures_of_the_results(modules: dict[str, ModuleType]) -> None:
+    report, results = modules["report"], BENCHMARKS / "results"
+    page, kept = report.PAGE.read_text(), json.loads((results / "against.json").read_text())
+    assert page.count(report.BEGIN) == page.count(report.END) == 1
+    assert page == report.written(page, kept), "python benchmarks/against.py --report"
+    assert (results / "against.svg").read_text() == modules["chart"].chart(kept)
+
+
 def test_a_run_that_lost_rows_is_marked_in_table_and_chart(modules: dict[str, ModuleType]) -> None:
     lost, whole = figures(wrong=["", "orders: -3 rows", ""]), figures()
     table, chart = modules["report"].table, modules["chart"].chart
