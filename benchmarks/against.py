@@ -3,7 +3,7 @@
     python benchmarks/against.py [--only a,b] [--peers dlt-pyarrow,sling | none] [--rows N] [--scale F] [--rounds N]
 
 a first load · b increment · c nothing new · d many small tables · e inside PostgreSQL · f over a stage · g wide rows,
-large texts · h planning · i a larger first load. `--scale 0.01` makes everything small.
+large texts · h planning · i larger first loads. `--scale 0.01` makes everything small.
 Figures are kept in results/against.json, workload by workload; the chart and the tables in docs/benchmarks.md are made
 of them, with `--report` without measuring.
 """

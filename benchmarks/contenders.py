@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness import HERE, PYTHON, Took, measured
+from harness import HERE, PYTHON, Took, environment, measured
 from rows import Copy, DeltaCopy, FilesCopy, SqlCopy
 
 from strandline.spark.jars import cache_folder, jars
@@ -160,7 +160,8 @@ class WarmStrandline(Strandline):
 
     def _spark(self, *words: str) -> str:
         command = [PYTHON, "-m", "strandline", "spark", *words, "-c", str(self.folder / "strandline.yml")]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        kept = environment()  # of the Spark, too, and of its Python workers
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=kept).stdout
 
 
 class HandWritten(Contender):
@@ -231,7 +232,7 @@ class Peer(Contender):
     requirements: str
 
     def __init__(self) -> None:
-        self.home = environment(self.requirements)
+        self.home = installed(self.requirements)
 
     def job(self, task: Task, **more: object) -> str:
         file = task.folder / "job.json"
@@ -335,7 +336,7 @@ THEIRS: dict[str, type[Peer]] = {
 }
 
 
-def environment(name: str) -> Path:
+def installed(name: str) -> Path:
     """A peer's environment, made if it is not there at these versions. Raises CalledProcessError if that fails."""
     wanted = (PEERS / f"{name}.txt").read_text()
     home = cache_folder().parent / "peers" / name

@@ -69,7 +69,7 @@ def measured(
     the processors do for them."""
     started = time.perf_counter()
     process = subprocess.Popen(
-        command, env={**_environment(), **(env or {})}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command, env={**environment(), **(env or {})}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     peak = Peak(process.pid, *also, servers=servers)
     try:
@@ -87,7 +87,7 @@ def measured(
     return Took(seconds, peak.megabytes, peak.busy, out)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Ours, but Python keeps what it compiled, as it does for users; in a place of its own."""
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return {**kept, "PYTHONPYCACHEPREFIX": str(cache_folder().parent / "peers" / "bytecode")}

@@ -29,7 +29,8 @@ TITLES = {
     "g1": "first load of {rows:,} rows with 100 columns → lake",
     "g2": "first load of {rows:,} rows with texts of 20 kB → lake",
     "h": "{tables:,} tables planned, nothing new",
-    "i": "first load, PostgreSQL → lake, {rows:,} rows",
+    "i1": "first load, PostgreSQL → lake, {rows:,} rows",
+    "i2": "first load, PostgreSQL → lake, {rows:,} rows",
 }
 COLUMNS = "id bigint PRIMARY KEY, customer_id integer NOT NULL, status text NOT NULL, amount numeric(12,2) NOT NULL"
 ORDERS = f"CREATE TABLE {{table}} ({COLUMNS}, note text, updated_at timestamptz NOT NULL)"
@@ -108,8 +109,10 @@ class Bench:
         self._into_lake(server, self.rows, *letters)
 
     def large(self, server: Postgres) -> None:
-        """i: as a, four times as many rows, where what a start takes is a smaller part."""
-        self._into_lake(server, 4 * self.rows, "i", "")
+        """i: as a, with twice and four times as many rows, where what a start takes is a smaller part."""
+        for letter, times in (("i1", 2), ("i2", 4)):
+            if self.asked(letter):
+                self._into_lake(server, times * self.rows, letter, "")
 
     def _into_lake(self, server: Postgres, rows: int, *letters: str) -> None:
         with database(server, "lake"):
@@ -266,7 +269,7 @@ class Bench:
             if self.asked("f1", "f2"):
                 with MariaDB() as maria:
                     self.staged(server, maria)
-            if self.asked("i"):
+            if self.asked("i1", "i2"):
                 self.large(server)
 
 

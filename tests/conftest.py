@@ -42,6 +42,8 @@ settings.register_profile(
 )
 settings.load_profile("steady")
 _LONGEST = (
+    "test_verify_repair",
+    "test_three_sparks",
     "test_sink",
     "test_kafka",
     "test_kafka_sink",
@@ -52,7 +54,10 @@ _LONGEST = (
     "test_sql_sink",
     "test_stage",
     "test_sync",
-    "test_verify_repair",
+    "test_state_catalog",
+    "test_delta_source",
+    "test_warm_spark",
+    "test_connect",
     "test_demo",
     "test_failures",
     "test_examples",

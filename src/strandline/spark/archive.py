@@ -21,30 +21,53 @@ from strandline.spark.session import class_archive, conf_folder, settings, write
 
 _GIVE_UP_SECONDS = 900
 _KEPT_SECONDS = 30 * 24 * 3600
-_JOB = """
+_FAILED_SECONDS = 24 * 3600
+_ROWS = """
 import sys
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.getOrCreate()
-target = f"delta.`{sys.argv[1]}/table`"
+place = f"{sys.argv[1]}/table"
+rows = "SELECT id, timestamp_micros(id) AS at, cast(id AS decimal(12,2)) AS amount, cast(id AS string) AS note FROM "
+"""
+_DELTA_JOB = (
+    _ROWS
+    + """
+target = f"delta.`{place}`"
 spark.sql(f"CREATE TABLE {target} (id bigint, at timestamp, amount decimal(12,2), note string) USING delta "
           "TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
-rows = "SELECT id, timestamp_micros(id) AS at, cast(id AS decimal(12,2)) AS amount, cast(id AS string) AS note FROM "
-spark.sql(rows + "range(1000)").write.format("delta").mode("append").save(f"{sys.argv[1]}/table")
+spark.sql(rows + "range(1000)").write.format("delta").mode("append").save(place)
 spark.sql(rows + "range(500, 1500)").persist().hint("broadcast").createOrReplaceTempView("changes")
 spark.sql("SELECT count(1), max(at) FROM changes").collect()
 spark.sql(f"MERGE INTO {target} t USING changes s ON t.id = s.id WHEN MATCHED AND s.at >= t.at THEN UPDATE SET * "
           "WHEN NOT MATCHED THEN INSERT *").collect()
 rows = spark.table("changes").alias("s").hint("broadcast").write.format("delta").mode("overwrite")
-rows.option("replaceOn", "t.id = s.id").option("targetAlias", "t").save(f"{sys.argv[1]}/table")
+rows.option("replaceOn", "t.id = s.id").option("targetAlias", "t").save(place)
 spark.stop()
 """
+)
+# Without Delta, rows go through Parquet files or straight into a database, by Python workers where they can.
+_PLAIN_JOB = (
+    _ROWS
+    + """
+from contextlib import suppress
+spark.sql(rows + "range(1000)").write.parquet(place)
+staged = spark.read.parquet(place).persist()
+staged.createOrReplaceTempView("staged")
+spark.sql("SELECT count(1), max(at) FROM staged").collect()
+spark.sql("SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY id ORDER BY at DESC) AS n FROM staged) "
+          "WHERE n = 1").write.format("noop").mode("overwrite").save()
+with suppress(ImportError):
+    staged.mapInArrow(lambda batches: batches, staged.schema).write.format("noop").mode("overwrite").save()
+spark.stop()
+"""
+)
 
 
 def build_in_background(needs: Iterable[str]) -> None:
     """Start building the archive that a session with these needs would use, unless it is there or being built."""
     wanted = sorted(needs)
     archive = class_archive(find_java(), jars(wanted))
-    if archive.exists() or os.environ.get("STRANDLINE_CLASS_ARCHIVE") == "off":
+    if archive.exists() or os.environ.get("STRANDLINE_CLASS_ARCHIVE") == "off" or _failed_lately(archive):
         return
     archive.parent.mkdir(parents=True, exist_ok=True)
     mark = archive.with_suffix(".building")
@@ -74,7 +97,7 @@ def build(needs: Iterable[str]) -> Path:
     with tempfile.TemporaryDirectory(prefix="strandline-archive-") as name:
         folder, unfinished = Path(name), archive.with_suffix(f".{os.getpid()}.tmp")
         job, properties = folder / "job.py", folder / "settings.properties"
-        job.write_text(_JOB)
+        job.write_text(_DELTA_JOB if "delta" in wanted else _PLAIN_JOB)
         dump = f"-XX:TieredStopAtLevel=1 -XX:ArchiveClassesAtExit={unfinished}"  # so short a job wins nothing by C2
         write_properties(properties, settings(wanted, {"spark.driver.extraJavaOptions": dump}, java))
         environment = {
@@ -91,15 +114,29 @@ def build(needs: Iterable[str]) -> Path:
             subprocess.run(submit, env={**os.environ, **environment}, check=True)
             unfinished.rename(archive)
             _forget_old(archive)
+        except subprocess.CalledProcessError:
+            _failed(archive).touch()
+            raise
         finally:
             unfinished.unlink(missing_ok=True)
             archive.with_suffix(".building").unlink(missing_ok=True)
     return archive
 
 
+def _failed(archive: Path) -> Path:
+    """What a job leaves that failed: another of the same kind would fail too, after every sync."""
+    return archive.with_suffix(".failed")
+
+
+def _failed_lately(archive: Path) -> bool:
+    mark = _failed(archive)
+    return mark.exists() and time.time() - mark.stat().st_mtime < _FAILED_SECONDS
+
+
 def _forget_old(archive: Path) -> None:
     """Each is of some version of Java, Spark and jars, and large; a start of Spark dates the one it uses."""
-    for other in archive.parent.glob("*.jsa"):
+    _failed(archive).unlink(missing_ok=True)
+    for other in [*archive.parent.glob("*.jsa"), *archive.parent.glob("*.failed")]:
         if other != archive and time.time() - other.stat().st_mtime > _KEPT_SECONDS:
             other.unlink(missing_ok=True)
 
