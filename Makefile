@@ -47,6 +47,7 @@ EXAMPLES := 3000
 BENCHMARKS := against foundation memory server stage staging verify delta_source delta_state poll dashboard growth spark_start
 
 bench: setup
+	@tools/setup.sh mariadb
 	for each in $(BENCHMARKS); do $(BIN)/python benchmarks/$$each.py || exit 1; done
 
 mutants: setup

@@ -198,7 +198,7 @@ class Limit(Contender):
     def _first(self, task: Task) -> Took:
         assert isinstance(task.source, Postgres)
         with task.source.connect(task.database) as connection:
-            connection.execute(f"CREATE TABLE {task.schema}.orders (LIKE public.orders INCLUDING ALL)")
+            connection.execute(f"CREATE TABLE {task.schema}.orders (LIKE public.orders, PRIMARY KEY (id))")
             connection.execute(f"INSERT INTO {task.schema}.orders SELECT * FROM public.orders")
         return Took(0, 0, 0)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shlex
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -110,16 +109,12 @@ def _install_mariadb() -> None:
     """Tests run in several processes: the first one installs, the others wait for it."""
     with (Path(tempfile.gettempdir()) / "strandline-tests.lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
-        if not MariaDB.installed():
-            quiet = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-            install = "apt-get update -q && apt-get install -qy --no-install-recommends mariadb-server"
-            subprocess.run(["sh", "-c", install], check=True, env=quiet, capture_output=True)
+        subprocess.run([Path(__file__).parents[1] / "tools" / "setup.sh", "mariadb"], check=True, capture_output=True)
 
 
 @pytest.fixture(scope="session")
 def mariadb() -> Iterator[MariaDB]:
-    if os.geteuid() == 0 and shutil.which("apt-get"):
-        _install_mariadb()
+    _install_mariadb()
     if not MariaDB.installed():
         pytest.skip(_NO_MARIADB)
     with MariaDB() as server:

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes .venv with everything the demo, the tests and the benchmarks need. Installs Java and python3-venv if it may.
-# With the word "browser": installs Chromium, which only the tests of the dashboard need.
+# With the word "browser": installs Chromium, which only the tests of the dashboard need. With the word "mariadb": a MariaDB.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -15,6 +15,14 @@ if [ "${1:-}" = browser ]; then
     command -v chromium >/dev/null || command -v google-chrome >/dev/null ||
         { may_install && install chromium fonts-dejavu-core; } ||
         say "no Chromium: for the tests in a browser run (as root) apt-get install chromium"
+    exit 0
+fi
+
+if [ "${1:-}" = mariadb ]; then
+    if ! PATH="$PATH:/usr/sbin" command -v mariadbd >/dev/null; then
+        may_install || { say "no MariaDB: for what needs one run (as root) apt-get install mariadb-server"; exit 0; }
+        install mariadb-server
+    fi
     exit 0
 fi
 

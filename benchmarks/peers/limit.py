@@ -26,6 +26,9 @@ def main(what: str, url: str, *rest: str) -> None:
                 for block in copy:
                     out.write(block)
         elif what == "merge":
+            cursor.execute(
+                "SET random_page_cost = 1.1"
+            )  # as Strandline: by the index, where the server would read it all
             cursor.execute(MERGE.format(schema=rest[0], since=rest[1]))
         else:
             names = cursor.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()

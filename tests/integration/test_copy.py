@@ -29,7 +29,9 @@ import pickle, sys
 sys.modules["strandline"] = None  # a worker on a cluster has no such package
 import pyarrow
 function, batches = pickle.load(sys.stdin.buffer)
-print([batch.to_pydict() for batch in function(iter(batches))])
+done = list(function(iter(batches)))
+assert "pandas" not in sys.modules  # it takes longer to import than a small batch takes
+print([batch.to_pydict() for batch in done])
 """
 
 

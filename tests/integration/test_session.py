@@ -6,15 +6,20 @@ import os
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from typing import Any
 
 import psycopg
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
 from strandline.core.errors import SetupError
 from strandline.endpoint import Endpoint
-from strandline.spark.session import batch_session, local_session
+from strandline.spark.session import WORKERS, batch_session, local_session
 from strandline.testing.servers import MariaDB
 
 _START = """
@@ -67,6 +72,32 @@ def test_the_mysql_driver_is_found_without_naming_it(
     url = f"jdbc:mysql://{at.host}:{at.port}/{at.path}"
     rows = spark.read.jdbc(url, "t", properties={"user": at.user, "password": at.password}).collect()
     assert [row.id for row in rows] == [7]
+
+
+def test_python_workers_take_pyspark_from_files_that_python_keeps_compiled(spark: SparkSession) -> None:
+    def seen(batches: Iterator[Any]) -> Iterator[Any]:
+        import sys
+
+        import pyspark
+
+        here = {"of": [pyspark.__file__], "psycopg": ["psycopg" in sys.modules], "pandas": ["pandas" in sys.modules]}
+        yield from (import_module("pyarrow").RecordBatch.from_pydict(here) for batch in batches if batch.num_rows)
+
+    found = spark.range(1, numPartitions=1).mapInArrow(seen, "of string, psycopg boolean, pandas boolean").first()
+    assert found is not None
+    assert found.of == pyspark.__file__
+    assert (found.psycopg, found.pandas) == (True, False)
+
+
+def test_a_spark_that_is_not_installed_as_a_package_keeps_its_zips() -> None:
+    spec = spec_from_file_location("strandline_workers", WORKERS / "strandline_workers.py")
+    assert spec is not None
+    assert spec.loader is not None
+    workers = module_from_spec(spec)
+    spec.loader.exec_module(workers)
+    zips = ["/py/pyspark/python/lib/pyspark.zip", "/py/pyspark/python/lib/py4j-src.zip"]
+    assert workers.unpacked(["", *zips, "/mine.zip", "/py"]) == ["", "/mine.zip", "/py"]
+    assert workers.unpacked(["", *zips, "/elsewhere"]) == ["", *zips, "/elsewhere"]
 
 
 def test_our_spark_is_bound_to_this_machine_with_its_page_off_and_in_utc(spark: SparkSession) -> None:

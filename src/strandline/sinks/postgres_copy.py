@@ -75,11 +75,21 @@ def copying(login: Mapping[str, Any], settings: str, statement: str) -> Callable
         import re
         from importlib import import_module
         from itertools import chain
-        from struct import unpack_from
+        from struct import pack, unpack_from
 
         import psycopg
 
         arrow, compute = import_module("pyarrow"), import_module("pyarrow.compute")
+
+        def one(kind: Any, *buffers: bytes) -> Any:
+            """One value. Arrow would first import pandas to see if a value of Python's is one of its kind: half a
+            second."""
+            return arrow.Array.from_buffers(kind, 1, [None, *map(arrow.py_buffer, buffers)])
+
+        def constant(text: bytes) -> Any:
+            return one(arrow.string(), pack("ii", 0, len(text)), text)[0]
+
+        nothing, end, between = constant(b""), constant(b"\n"), constant(b"\t")
 
         def text(column: Any) -> Any:
             """As COPY takes it. Few texts hold what must be escaped: one look at all of them together tells."""
@@ -92,9 +102,9 @@ def copying(login: Mapping[str, Any], settings: str, statement: str) -> Callable
 
         def lines(batch: Any) -> memoryview:
             *others, last = (text(column) for column in batch.columns)
-            ended = compute.binary_join_element_wise(last, "", "\n")  # it is the partition's number, never NULL
+            ended = compute.binary_join_element_wise(last, nothing, end)  # it is the partition's number, never NULL
             joined = compute.binary_join_element_wise(
-                *others, ended, "\t", null_handling="replace", null_replacement="\\N"
+                *others, ended, between, null_handling="replace", null_replacement="\\N"
             )
             _, offsets, data = joined.buffers()
             return memoryview(data)[: unpack_from("i", offsets, 4 * len(joined))[0]]
@@ -115,6 +125,6 @@ def copying(login: Mapping[str, Any], settings: str, statement: str) -> Callable
             where = f' in column "{column[1]}"' if column else ""
             said = error.diag.message_primary or str(error).strip().replace("\n", " ")
             raise OSError(f"COPY[{error.sqlstate or ''}] {said}{where}") from None
-        yield arrow.record_batch([[rows]], ["rows"])
+        yield arrow.RecordBatch.from_arrays([one(arrow.int64(), pack("q", rows))], ["rows"])
 
     return copy

@@ -45,6 +45,8 @@ _DELTA = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 _LOGGING = Path(__file__).with_name("log4j2.properties")
+WORKERS = Path(__file__).with_name("workers")
+"""On the path of Spark's Python workers."""
 MARK = "spark.strandline.started"
 """A setting: tells one start of Spark from another."""
 # Settings that name one batch of one table; copied to another batch's session, Delta would silently skip its writes.
@@ -212,6 +214,7 @@ def settings(needs: tuple[str, ...], theirs: Mapping[str, str], java: str) -> di
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.shuffle.partitions": str(_cores(master)),
             "spark.databricks.delta.snapshotPartitions": "1",
+            "spark.python.daemon.module": "strandline_workers",
         }
     merged = {**ours, **theirs}
     for key in ("spark.driver.defaultJavaOptions", "spark.executor.defaultJavaOptions"):
@@ -298,6 +301,7 @@ def conf_folder(user_conf: Path) -> Path:
         empty = cache_folder().parent / "conf"
         empty.mkdir(parents=True, exist_ok=True)
         lines.append(f"SPARK_CONF_DIR='{empty}'")
+    lines.append(f'PYTHONPATH="${{PYTHONPATH:+$PYTHONPATH:}}{WORKERS}"')
     if "log4j2.properties" not in theirs:
         lines.append(f'SPARK_SUBMIT_OPTS="$SPARK_SUBMIT_OPTS -Dlog4j2.configurationFile={_LOGGING.as_uri()}"')
     (folder / "spark-env.sh").write_text("\n".join(lines) + "\n")
