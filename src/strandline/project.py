@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from strandline.ahead import imported_ahead
 from strandline.config import Config, LineageSpec, PipelineSpec, load_config
 from strandline.core.backfill import plan_backfill
 from strandline.core.batch import NO_MEMORY
@@ -356,7 +357,9 @@ class Project:
                 begun = True
                 if way.resting:
                     running.rest([part for _, planned in legs for part in planned])
-                running.carry_out(legs)
+                later = () if way is ways[-1] else self.pipeline(name).targets.values()
+                with imported_ahead(later):
+                    running.carry_out(legs)
         outcomes, errors = tuple(running.outcomes), tuple(unplanned)
         first = errors[0] if errors else None
         running.end(self.config.keep, str(first or ""), remedy=first.advice if first else "")

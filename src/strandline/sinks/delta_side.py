@@ -29,8 +29,8 @@ class DeltaSide:
     """One version of the table, whatever is committed meanwhile. `read` gives its rows on a session."""
 
     def __init__(self, spark: SparkSession, read: Callable[[SparkSession], DataFrame], comparison: Comparison) -> None:
-        self._session = tuned(batch_session(spark))
-        self._session.conf.set("spark.sql.ansi.enabled", "true")  # an overflow is an error, a decimal plain digits
+        # An overflow is an error, a decimal plain digits.
+        self._session = tuned(batch_session(spark, {"spark.sql.ansi.enabled": "true"}))
         self._comparison = comparison
         self._left_out: DataFrame | None = None
         with told(comparison.table):

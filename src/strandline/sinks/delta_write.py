@@ -23,7 +23,7 @@ from strandline.core.window import Repair
 from strandline.sinks.delta_log import PIPELINE, TABLE, DeltaLog, app_id, fence_note, note, txn_version
 from strandline.sinks.delta_rows import Counting, Rows, cursor_column, held, living, merge_text
 from strandline.sinks.delta_schema import Evolution, allow, check_columns, compare, plain, properties_for
-from strandline.spark.session import batch_session, end_batch
+from strandline.spark.session import batch_session, end_batch, set_all
 from strandline.spark.text import literal, quoted
 
 if TYPE_CHECKING:
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 _APP, _VERSION = "spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion"
 _REPLACE = "spark.databricks.delta.replaceOn.dataframe.writer.enabled"
 _THERE, _BROUGHT = "strandline_target", "strandline_rows"  # Delta would take a column of this name for it
+_PROMISED = {
+    "spark.databricks.delta.history.metricsEnabled": "true",  # the counts are read from there
+    "spark.databricks.delta.schema.autoMerge.enabled": "false",  # `schema:` decides
+}
 _NOTE = "spark.databricks.delta.commitInfo.userMetadata"
 
 Counted = Callable[[Applied], Applied]
@@ -216,9 +220,8 @@ class Write:
 
     def _commit(self, source: DataFrame, rows: Rows, merge: str) -> None:
         source.createOrReplaceTempView("strandline_rows")
-        self.session.conf.set(_NOTE, note(self.table, self.batch, rows.applied))
-        self.session.conf.set(_APP, app_id(self.table))
-        self.session.conf.set(_VERSION, str(txn_version(self.batch)))
+        said = {_NOTE: note(self.table, self.batch, rows.applied)}
+        set_all(self.session, {**said, _APP: app_id(self.table), _VERSION: str(txn_version(self.batch))})
         self.session.sql(merge).collect()
 
 
@@ -246,19 +249,15 @@ def maintain(spark: SparkSession, path: str, carried: str, *, compact: bool, ret
 
 def tuned(session: SparkSession) -> SparkSession:
     """Settings that follow the size of the work, unless the user chose others; and two that our promises rest on."""
-    master = session.conf.get("spark.master", "") or ""
-    if found := re.match(r"local(?:\[(\d+|\*))?", master):
+    chosen, ours = session.conf.getAll, {}
+    if found := re.match(r"local(?:\[(\d+|\*))?", chosen.get("spark.master", "")):
         cores = str(os.cpu_count() or 1) if found[1] == "*" else found[1] or "1"
-        chosen = session.conf.getAll
-        for key, value in {
+        ours = {
             "spark.sql.shuffle.partitions": cores,
             "spark.sql.sources.parallelPartitionDiscovery.parallelism": cores,
             "spark.databricks.delta.snapshotPartitions": "1",
-        }.items():
-            if key not in chosen:
-                session.conf.set(key, value)
-    session.conf.set("spark.databricks.delta.history.metricsEnabled", "true")  # the counts are read from there
-    session.conf.set("spark.databricks.delta.schema.autoMerge.enabled", "false")  # `schema:` decides
+        }
+    set_all(session, {**{key: value for key, value in ours.items() if key not in chosen}, **_PROMISED})
     return session
 
 

@@ -41,9 +41,7 @@ _SETTINGS = {
 
 class Write:
     def __init__(self, spark: SparkSession, brokers: Brokers, table: Table, batch: Batch, changes: Changes) -> None:
-        self.session = batch_session(spark)
-        for key, value in _SETTINGS.items():
-            self.session.conf.set(key, value)
+        self.session = batch_session(spark, _SETTINGS)
         self._brokers, self._table, self._batch, self._changes = brokers, table, batch, changes
         self._frame = changes.frame(self.session)
         self._producer: TableProducer | None = None

@@ -26,7 +26,7 @@ def copied(rows: DataFrame, login: Mapping[str, Any], settings: str, table: str)
     as to copy a few rows: they are asked where it failed.
     """
     spark = rows.sparkSession
-    if not _able.get(_application(spark), True):
+    if _able and not _able.get(_application(spark), True):
         return False
     statement = f"COPY {table} ({', '.join(rows.columns)}) FROM STDIN"
     try:
@@ -36,7 +36,6 @@ def copied(rows: DataFrame, login: Mapping[str, Any], settings: str, table: str)
         if able(spark):
             raise
         return False
-    _able[_application(spark)] = True
     return True
 
 

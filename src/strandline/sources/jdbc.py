@@ -205,8 +205,9 @@ class JdbcChanges:
 
 def _runs_in_utc(spark: SparkSession) -> bool:
     """Whether Spark was told to start its JVMs in UTC."""
+    chosen = spark.conf.getAll
     for role in ("driver", "executor"):
-        options = " ".join(spark.conf.get(f"spark.{role}.{kind}JavaOptions", "") or "" for kind in ("default", "extra"))
+        options = " ".join(chosen.get(f"spark.{role}.{kind}JavaOptions", "") for kind in ("default", "extra"))
         if re.findall(r"-Duser\.timezone=(\S+)", options)[-1:] != ["UTC"]:
             return False
     return True

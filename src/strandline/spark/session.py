@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from strandline.core.errors import SetupError
 from strandline.spark.connect import closed_at_exit, leave
@@ -35,6 +35,7 @@ __all__ = [
     "end_batch",
     "find_java",
     "local_session",
+    "set_all",
     "settings",
     "stop",
     "write_properties",
@@ -51,6 +52,11 @@ MARK = "spark.strandline.started"
 """A setting: tells one start of Spark from another."""
 # Settings that name one batch of one table; copied to another batch's session, Delta would silently skip its writes.
 _OF_ONE_BATCH = ("spark.databricks.delta.write.txnAppId", "spark.databricks.delta.write.txnVersion")
+_OF_EVERY_BATCH = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.files.ignoreMissingFiles": "false",  # a batch has every row, or fails
+    "spark.sql.files.ignoreCorruptFiles": "false",
+}
 
 
 def local_session(
@@ -102,31 +108,37 @@ def local_session(
     return spark
 
 
-def batch_session(spark: SparkSession) -> SparkSession:
-    """A session of its own for one batch, with the caller's settings and the zone pinned to UTC.
+def batch_session(spark: SparkSession, conf: Mapping[str, str] | None = None) -> SparkSession:
+    """A session of its own for one batch, with the caller's settings, the zone pinned to UTC, and `conf`.
 
     What is set on it stays on it, so batches of several tables can run side by side.
     """
+    theirs = spark.conf.getAll  # on Spark Connect the server knows a session only after its first request
     if hasattr(spark, "cloneSession"):
-        spark.conf.get("spark.sql.session.timeZone")  # the server knows a session only after its first request
         session: SparkSession = closed_at_exit(spark.cloneSession())
         session.client.set_retry_policies(spark.client.get_retry_policies())
     else:
         session = spark.newSession()
         inherited = session.conf.getAll
-        for key, value in spark.conf.getAll.items():
-            if inherited.get(key) != value:
-                session.conf.set(key, value)
+        set_all(session, {key: value for key, value in theirs.items() if inherited.get(key) != value})
         if (catalog := spark.catalog.currentCatalog()) != session.catalog.currentCatalog():
             session.catalog.setCurrentCatalog(catalog)
         if (database := spark.catalog.currentDatabase()) != session.catalog.currentDatabase():
             session.catalog.setCurrentDatabase(database)
     for key in _OF_ONE_BATCH:
-        session.conf.unset(key)
-    session.conf.set("spark.sql.session.timeZone", "UTC")
-    session.conf.set("spark.sql.files.ignoreMissingFiles", "false")  # a batch has every row, or fails
-    session.conf.set("spark.sql.files.ignoreCorruptFiles", "false")
+        if key in theirs:
+            session.conf.unset(key)
+    set_all(session, {**_OF_EVERY_BATCH, **(conf or {})})
     return session
+
+
+def set_all(session: SparkSession, conf: Mapping[str, str]) -> None:
+    """Spark Connect takes them in one request."""
+    if conf and hasattr(session, "cloneSession"):
+        cast(Any, session.conf)._set_all(conf, silent=False)
+    else:
+        for key, value in conf.items():
+            session.conf.set(key, value)
 
 
 def end_batch(session: SparkSession) -> None:

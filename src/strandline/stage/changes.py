@@ -67,10 +67,11 @@ class StageChanges:
     def frame(self, spark: SparkSession) -> DataFrame:
         from pyspark.sql.types import StructType
 
+        from strandline.spark.session import set_all
+
         if not self.manifests:
             raise SourceError("there is no batch in this window", where=self.table.where_text)
-        for key, value in self.settings.items():
-            spark.conf.set(key, value)
+        set_all(spark, self.settings)
         schema = StructType.fromJson(json.loads(self.manifests[-1].schema))
         if not self._urls:
             return spark.createDataFrame([], schema)

@@ -19,7 +19,7 @@ from strandline.core.protocols import Changes
 from strandline.core.table import Table
 from strandline.objects import Objects
 from strandline.sinks.delta_rows import FIXED, Counting
-from strandline.spark.session import batch_session, end_batch
+from strandline.spark.session import batch_session, end_batch, set_all
 from strandline.stage.ledger import READERS
 from strandline.stage.manifest import DataFile
 
@@ -65,9 +65,7 @@ class Write:
         changes: Changes,
         settings: Mapping[str, str],
     ) -> None:
-        self.session = batch_session(spark)
-        for key, value in {**_SETTINGS, **settings}.items():
-            self.session.conf.set(key, value)
+        self.session = batch_session(spark, {**_SETTINGS, **settings})
         self.objects = objects
         self.folder = folder
         self.counting = Counting(table, changes.frame(self.session))
@@ -122,8 +120,7 @@ class Write:
             # Faster, but it holds thousands of rows at once: not where they are wide.
             "spark.sql.parquet.enableVectorizedReader": str(all(f.bytes <= file_bytes for f in files)).lower(),
         }
-        for key, value in settings.items():
-            self.session.conf.set(key, value)
+        set_all(self.session, settings)
         urls = [self.objects.url(file.path) for file in files]
         self._save(self.session.read.schema(self.schema).parquet(*urls), self._again, file_bytes, 0)
         made = self._files(self._again)
