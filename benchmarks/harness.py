@@ -158,11 +158,12 @@ class Peak:
         looks = 0
         while not self._done.wait(0.02 if looks < 50 else 0.2):  # a short process is looked at more often
             looks += 1
-            self.megabytes = max(self.megabytes, sum(_rss(pid) for pid in _family(*self._pids)) / 1024)
+            self.megabytes = max(self.megabytes, _resident(_family(*self._pids)))
             self.busy = max(self.busy, processor_seconds(*self._working) - self._before)
 
 
-def _family(*roots: int) -> set[int]:
+def _family(*roots: int) -> dict[int, int]:
+    """Processes and their descendants, and of each the parent."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -171,17 +172,24 @@ def _family(*roots: int) -> set[int]:
             except OSError:
                 continue  # ended meanwhile
             parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
-    family = set(roots)
-    while True:
-        more = {pid for pid, parent in parents.items() if parent in family} - family
-        if not more:
-            return family
+    family = {pid: parents.get(pid, 0) for pid in roots}
+    while more := {pid: parent for pid, parent in parents.items() if parent in family and pid not in family}:
         family |= more
+    return family
 
 
-def _rss(pid: int) -> float:
+def _resident(family: Mapping[int, int]) -> float:
+    """MB. A child that has not become another program yet still is its parent in memory, and is not counted again."""
+    sizes = {pid: _size(pid) for pid in family}
+    own = (resident for pid, (all_, resident) in sizes.items() if sizes.get(family[pid], (0, 0))[0] != all_)
+    return sum(own) / 1024
+
+
+def _size(pid: int) -> tuple[int, int]:
+    """KB of its addresses, and of the memory behind them."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
-        return 0.0
-    return next((float(line.split()[1]) for line in lines if line.startswith("VmRSS")), 0.0)
+        return 0, 0
+    found = {name: value.split()[0] for name, _, value in (line.partition(":") for line in lines) if value.strip()}
+    return int(found.get("VmSize", 0)), int(found.get("VmRSS", 0))
