@@ -4,40 +4,78 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
+from importlib import import_module
 
 import click
 
 from strandline import __version__
-from strandline.cli.alerts import alerts
-from strandline.cli.backfill import backfill
 from strandline.cli.invocation import Invocation
-from strandline.cli.plan import plan
-from strandline.cli.runs import runs
-from strandline.cli.serve import resume, serve, suspend, wait
-from strandline.cli.setup import demo, doctor, init
-from strandline.cli.spark import spark
-from strandline.cli.stage import s3clean, stage
-from strandline.cli.status import status
-from strandline.cli.sync import retry, sync
-from strandline.cli.verify import verify
-from strandline.cli.watermark import watermark
 from strandline.core.errors import ConfigError, RunFailedError, StrandlineError
 
 INTERRUPTED = 130
 _BUG = "This is a bug in Strandline; nothing is lost. Run it again with --debug for the trace, and report that."
 
 
+# By the module that each is in; in the order in which people need them.
+_COMMANDS = {
+    "init": "setup",
+    "doctor": "setup",
+    "demo": "setup",
+    "plan": "plan",
+    "sync": "sync",
+    "backfill": "backfill",
+    "retry": "sync",
+    "verify": "verify",
+    "status": "status",
+    "watermark": "watermark",
+    "runs": "runs",
+    "stage": "stage",
+    "serve": "serve",
+    "suspend": "serve",
+    "resume": "serve",
+    "wait": "serve",
+    "alerts": "alerts",
+    "spark": "spark",
+    "s3clean": "stage",
+}
+
+
+class _Commands(MutableMapping[str, click.Command]):
+    """Each is imported when it is asked for: none waits for what only the others need."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, click.Command | str] = {**_COMMANDS}
+
+    def __getitem__(self, name: str) -> click.Command:
+        found = self._known[name]
+        if isinstance(found, str):
+            found = self._known[name] = getattr(import_module(f"strandline.cli.{found}"), name)
+        return found
+
+    def __setitem__(self, name: str, command: click.Command) -> None:
+        self._known[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._known[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
 class _Ordered(click.Group):
-    """Lists commands in the order they were added: the order in which people need them."""
+    """Lists commands in their order, not by the alphabet."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        known = super().list_commands(ctx)
-        return sorted(known, key=list(self.commands).index)
+        return list(self.commands)
 
 
 @click.group(
     cls=_Ordered,
+    commands=_Commands(),
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -53,13 +91,6 @@ def app(ctx: click.Context) -> None:
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
-
-
-for _command in (
-    *(init, doctor, demo, plan, sync, backfill, retry, verify, status, watermark, runs, stage),
-    *(serve, suspend, resume, wait, alerts, spark, s3clean),
-):
-    app.add_command(_command)
 
 
 def execute(argv: Sequence[str]) -> int:
