@@ -211,19 +211,28 @@ class Limit(Contender):
 
 class SparkAlone(Contender):
     name = "limit: Spark alone"
+    into = ("lake", "stage")
     note = "Spark started as Strandline starts it; rows read and written, no plan, no watermark, nothing checked"
 
     def can(self, task: Task) -> bool:
         return super().can(task) and task.since != "now"
 
     def run(self, task: Task) -> Took:
-        jdbc = f"jdbc:postgresql://127.0.0.1:{task.source.port}/{task.database}"
-        command = [PYTHON, str(PEERS / "spark_limit.py"), task.url, jdbc, task.source.user, str(task.folder / "lake")]
-        command += [str(task.rows), task.since, *task.tables]
-        return measured(command, {"PGPASSWORD": task.source.password}, servers=task.servers)
+        server = task.target or task.source
+        jdbc = f"jdbc:postgresql://127.0.0.1:{server.port}/{task.database}"
+        rest = [str(task.rows), task.since]
+        if task.into == "lake":
+            words = ["lake", task.url, jdbc, server.user, str(task.folder / "lake"), *rest, *task.tables]
+        else:
+            words = ["stage", task.url, task.target_url, jdbc, task.schema, str(task.folder), *rest]
+        command = [PYTHON, str(PEERS / "spark_limit.py"), *words]
+        return measured(command, {"PGPASSWORD": server.password}, servers=task.servers)
 
     def copy(self, task: Task, table: str) -> Copy:
-        return DeltaCopy(task.folder / "lake" / table)
+        if task.into == "lake":
+            return DeltaCopy(task.folder / "lake" / table)
+        assert task.target is not None
+        return SqlCopy(task.target, task.database, f"{task.schema}.{table}")
 
 
 class Peer(Contender):

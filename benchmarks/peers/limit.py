@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 
 MERGE = """
-MERGE INTO {schema}.orders t USING (SELECT * FROM public.orders WHERE updated_at >= '{since}') s ON t.id = s.id
+MERGE INTO {schema}.orders t USING {rows} s ON t.id = s.id
 WHEN MATCHED THEN UPDATE SET customer_id = s.customer_id, status = s.status, amount = s.amount, note = s.note,
   updated_at = s.updated_at
 WHEN NOT MATCHED THEN INSERT VALUES (s.id, s.customer_id, s.status, s.amount, s.note, s.updated_at)"""
@@ -26,10 +26,10 @@ def main(what: str, url: str, *rest: str) -> None:
                 for block in copy:
                     out.write(block)
         elif what == "merge":
-            cursor.execute(
-                "SET random_page_cost = 1.1"
-            )  # as Strandline: by the index, where the server would read it all
-            cursor.execute(MERGE.format(schema=rest[0], since=rest[1]))
+            # As Strandline: by the index, where the server would read all of the target.
+            cursor.execute("SET random_page_cost = 1.1")
+            rows = f"(SELECT * FROM public.orders WHERE updated_at >= '{rest[1]}')"
+            cursor.execute(MERGE.format(schema=rest[0], rows=rows))
         else:
             names = cursor.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
             looks = " UNION ALL ".join(f"SELECT '{name}', max(updated_at) FROM {name}" for (name,) in names)

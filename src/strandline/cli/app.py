@@ -69,7 +69,7 @@ class _Commands(MutableMapping[str, click.Command]):
 class _Ordered(click.Group):
     """Lists commands in their order, not by the alphabet."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, _ctx: click.Context, /) -> list[str]:
         return list(self.commands)
 
 
