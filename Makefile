@@ -22,10 +22,10 @@ $(FAKESNOW): $(READY) requirements/fakesnow.txt
 		.venv/fakesnow/bin/python -m pip install --quiet --require-hashes -r requirements/fakesnow.txt
 	@touch $@
 
-# Three processes: each has its own servers and its own Spark. tests/conftest.py says in which order files go to them.
+# Two processes: each has its own servers and its own Spark. tests/conftest.py says in which order files go to them.
 test: lint $(FAKESNOW)
 	@tools/setup.sh browser
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: lint
 	$(BIN)/python -m pytest tests/unit tests/property tests/cli

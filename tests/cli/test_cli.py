@@ -430,6 +430,17 @@ sys.exit(", ".join(heavy & set(sys.modules)) or 0)
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, env=_environment())
 
 
+def test_a_command_loads_no_other() -> None:
+    script = """
+import sys
+from strandline.cli.app import execute
+assert execute(["sync", "--help"]) == 0
+others = {"setup", "plan", "backfill", "verify", "status", "watermark", "runs", "stage", "serve", "alerts", "spark"}
+sys.exit(", ".join(others & {name.removeprefix("strandline.cli.") for name in sys.modules}) or 0)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, env=_environment())
+
+
 def test_a_reader_that_goes_away_is_no_error(shop: Shop) -> None:
     shop.write("orders", 1)
     shop.run("sync")
