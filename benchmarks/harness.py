@@ -179,9 +179,11 @@ def _family(*roots: int) -> dict[int, int]:
 
 
 def _resident(family: Mapping[int, int]) -> float:
-    """MB. A child that has not become another program yet still is its parent in memory, and is not counted again."""
+    """MB. A child that has not become another program yet still is its parent in memory, and is not counted again: its
+    addresses are those of its parent, as far as two looks, one after the other, can tell."""
     sizes = {pid: _size(pid) for pid in family}
-    own = (resident for pid, (all_, resident) in sizes.items() if sizes.get(family[pid], (0, 0))[0] != all_)
+    parents = {pid: sizes.get(family[pid], (0, 0))[0] for pid in family}
+    own = (resident for pid, (all_, resident) in sizes.items() if abs(parents[pid] - all_) * 100 > all_)
     return sum(own) / 1024
 
 
