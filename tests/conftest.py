@@ -80,7 +80,7 @@ _NO_MARIADB = "MariaDB is not installed and cannot be (not root, or no apt-get):
 @pytest.fixture(scope="module")
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """XDG_CACHE_HOME of this module alone, and so its warm Sparks; jars and class archive are everybody's."""
-    everybodys, folder = jars(["delta", "postgresql"])[0].parent, tmp_path_factory.mktemp("cache")
+    everybodys, folder = jars(["delta", "postgresql", "kafka"])[0].parent, tmp_path_factory.mktemp("cache")
     (folder / "strandline").mkdir(mode=0o700)
     for name in ("classes", "conf"):  # an archive is good for one class path, which the folder `conf` is on
         (everybodys.parent / name).mkdir(exist_ok=True)

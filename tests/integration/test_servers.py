@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -58,6 +59,19 @@ def test_committed_rows_survive_a_killed_server_that_comes_back_at_its_address()
         assert server.url() == address
         with server.connect() as connection:
             assert connection.execute("SELECT id FROM kept").fetchall() == [(1,)]
+
+
+@pytest.mark.usefixtures("mariadb")  # installed, or skipped
+@pytest.mark.parametrize("kind", [Postgres, MariaDB])
+def test_a_server_puts_nothing_into_its_starters_temporary_folder(
+    kind: type[Postgres] | type[MariaDB], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Started by root it is somebody else, to whom that folder may be closed."""
+    tempfile.gettempdir()  # Python looks once
+    (tmp_path / "closed").mkdir(mode=0o500)
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "closed"))
+    with kind() as server:
+        server.connect().close()
 
 
 @pytest.mark.usefixtures("mariadb")  # installed, or skipped

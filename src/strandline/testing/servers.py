@@ -178,7 +178,7 @@ class Server(ABC):
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, **self._variables()},
+                env={**os.environ, "TMPDIR": str(self.folder), **self._variables()},  # ours may be closed to `user`
                 **user,
             )
 
