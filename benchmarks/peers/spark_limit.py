@@ -29,7 +29,7 @@ def into_lake(url: str, jdbc: str, user: str, lake: str, rows: str, since: str, 
         with psycopg.connect(url) as connection:
             look = "SELECT 1 FROM {} WHERE updated_at >= %s LIMIT 1"
             tables = tuple(name for name in tables if connection.execute(look.format(name), [since]).fetchone())
-    spark = local_session(["delta", "postgresql"], HEAP)
+    spark = local_session(["delta", "postgresql"], HEAP, light=bool(since))  # as Strandline chooses for these
     properties = {"fetchsize": "10000", "prepareThreshold": "-1", **postgresql(user)}
     for name in tables:
         found = spark.read.jdbc(
@@ -46,7 +46,7 @@ def into_lake(url: str, jdbc: str, user: str, lake: str, rows: str, since: str, 
 def over_stage(source: str, url: str, jdbc: str, schema: str, folder: str, rows: str, since: str) -> None:
     """From MariaDB to Parquet, and from there into PostgreSQL: a first load as it is, an increment by one MERGE."""
     maria = reader(Endpoint.parse(source))
-    spark = local_session(["postgresql", "mysql"], HEAP)
+    spark = local_session(["postgresql", "mysql"], HEAP, light=bool(since))
     files = f"{folder}/{'more' if since else 'first'}"
     found = spark.read.jdbc(maria.url, "orders", predicates=parts(rows, since), properties=dict(maria.properties))
     found.write.parquet(files)

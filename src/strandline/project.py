@@ -29,7 +29,7 @@ from strandline.core.watermark import Watermark
 from strandline.pipeline import Pipeline, Resolved, one_stage, some_stages, together
 from strandline.result import PipelinePlan, RunResult, joined, worst
 from strandline.running import Running, Unattended
-from strandline.spark.own import OwnSpark
+from strandline.spark.own import OwnSpark, light
 from strandline.state import open_state
 
 if TYPE_CHECKING:
@@ -91,7 +91,8 @@ class Project:
         self._given_spark = spark
         self._books: Books | None = None
         self.own_spark = OwnSpark()
-        self.one_session = False  # ours serves every pipeline of the config, and is made for all of them
+        self.about: tuple[str, ...] = ()  # the pipelines that a session of ours is made for; none: all of the config
+        self.once = False  # our session is for one run, and can be made for what that run is going to move
         self._lock = threading.RLock()
         self.lineage = self._lineage()
 
@@ -122,7 +123,7 @@ class Project:
         """The project of another config, which takes over what is open here, where it still fits. This one goes on
         working until its last run has ended, and is not closed."""
         project = Project(config, self._given_spark)
-        project.own_spark, project.one_session = self.own_spark, self.one_session
+        project.own_spark = self.own_spark
         if config.lineage == self.config.lineage:
             project.lineage = self.lineage
         if config.state == self.config.state:
@@ -149,7 +150,7 @@ class Project:
     def opened(self, name: str, stage: str = "", spark: SparkSession | None = None) -> Iterator[Pipeline]:
         """One stage of a pipeline; without a name its first, which reads the source."""
         spec = self.pipeline(name)
-        with Pipeline(spec, one_stage(spec, stage), self._spark(name, spark)) as pipeline:
+        with Pipeline(spec, one_stage(spec, stage), self._spark(spark)) as pipeline:
             yield pipeline
 
     def plan(
@@ -327,7 +328,7 @@ class Project:
                 yield pipeline
             return
         spec = self.pipeline(running.pipeline)
-        with running.unattended.warm.opened(spec, one_stage(spec, stage), self._spark(spec.name, spark)) as pipeline:
+        with running.unattended.warm.opened(spec, one_stage(spec, stage), self._spark(spark)) as pipeline:
             yield pipeline
 
     def _run(
@@ -358,6 +359,7 @@ class Project:
                 if way.resting:
                     running.rest([part for _, planned in legs for part in planned])
                 later = () if way is ways[-1] else self.pipeline(name).targets.values()
+                self.own_spark.light = self.once and light([part for _, planned in legs for part in planned])
                 with imported_ahead(later):
                     running.carry_out(legs)
         outcomes, errors = tuple(running.outcomes), tuple(unplanned)
@@ -504,10 +506,9 @@ class Project:
         assert isinstance(opened.source, StageSource)
         return opened.source.replaces(table, position.watermark)
 
-    def _spark(self, name: str, given: SparkSession | None) -> Spark:
-        """Gives the caller's session, or makes ours at the first call, with the jars this pipeline needs."""
-        spec = self.pipeline(name)
-        return lambda: given or self._given_spark or self._own([spec])
+    def _spark(self, given: SparkSession | None) -> Spark:
+        """Gives the caller's session, or makes ours at the first call."""
+        return lambda: given or self._given_spark or self._own()
 
     def _state_spark(self) -> SparkSession:
         """The session for a state in a catalog: the caller's, the active one, or ours where the config says which
@@ -518,7 +519,7 @@ class Project:
             return self._given_spark or active_session()
         except SetupError as error:
             if any(key.startswith("spark.sql.catalog") for key in self.config.spark.conf):
-                return self._own(list(self.config.pipelines.values()))
+                return self._own()
             raise ConfigError(
                 f"the state {self.config.state} is reached through a Spark session, and none was given",
                 remedy="Give yours: strandline.load(spark=spark), or sync(…, spark=spark).\n"
@@ -526,6 +527,6 @@ class Project:
                 docs="docs/state.md#catalog",
             ) from error
 
-    def _own(self, specs: Sequence[PipelineSpec]) -> SparkSession:
-        """Our session, made at the first call for these pipelines and the state."""
-        return self.own_spark.get(self.config, list(self.config.pipelines.values()) if self.one_session else specs)
+    def _own(self) -> SparkSession:
+        """Our session, made at the first call, for every pipeline that may come to it, and the state."""
+        return self.own_spark.get(self.config, [self.pipeline(name) for name in self.about or self.config.pipelines])

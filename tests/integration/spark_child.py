@@ -14,7 +14,6 @@ from strandline.core.events import Event
 
 def main(config: str) -> None:
     with strandline.load(config) as project:
-        project.one_session = True
         for line in sys.stdin:
             pipeline, *at = line.split()
             events: list[str] = []

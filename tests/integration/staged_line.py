@@ -126,7 +126,7 @@ class LineProject(Project):
     @contextmanager
     def opened(self, name: str, stage: str = "", spark: SparkSession | None = None) -> Iterator[Pipeline]:
         spec = self.pipeline(name)
-        pipeline = Pipeline(spec, one_stage(spec, stage), self._spark(name, spark))
+        pipeline = Pipeline(spec, one_stage(spec, stage), self._spark(spark))
         source, sink = self._ends
         if pipeline.staged:
             pipeline._sink = sink

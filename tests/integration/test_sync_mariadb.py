@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 import yaml
 from deltalake import DeltaTable, QueryBuilder
@@ -72,3 +75,22 @@ def test_first_load_increment_and_nothing_new(claims: Claims) -> None:
     assert claims.sync().status is Status.SKIPPED
     assert [(int(number), partner) for number, partner, _ in claims.target()] == [(1, "b"), (2, "c"), (2**64 - 1, "Ü")]
     assert claims.target()[2][2] == most
+
+
+def test_one_command_moves_pipelines_whose_sources_are_of_two_kinds(claims: Claims, pg_database: str) -> None:
+    """The Spark of a command is made for all of them: started for the first, it had no driver for the second."""
+    with psycopg.connect(pg_database, autocommit=True) as connection:
+        connection.execute("CREATE TABLE fees (id bigint PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())")
+        connection.execute("INSERT INTO fees VALUES (1)")
+    claims.execute("INSERT INTO claims (id, partner) VALUES (1, 'a')")
+    table = {"name": "claims", "cursor": "update_at", "zone": "UTC"}
+    ends = {"target": "delta:lake", "guard": "0s"}
+    pipelines = {
+        "fees": {"source": pg_database, "tables": [{"name": "fees", "cursor": "at"}], **ends},
+        "settlement": {"source": claims.url, "tables": [table], **ends},
+    }
+    path = claims.folder / "strandline.yml"
+    path.write_text(yaml.safe_dump({"pipelines": pipelines}))
+    done = subprocess.run([sys.executable, "-m", "strandline", "sync", "-c", str(path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert len(claims.target()) == 1

@@ -220,19 +220,41 @@ def java(tmp_path: Path) -> tuple[Path, Path]:
     return home, count
 
 
-def test_only_what_moves_rows_starts_java_and_starts_it_once(shop: Shop, java: tuple[Path, Path]) -> None:
+@pytest.fixture
+def started(shop: Shop, java: tuple[Path, Path]) -> Callable[..., list[str]]:
+    """Carries out a command; how each Java was started."""
     home, count = java
 
-    def starts(*command: str) -> int:
+    def started(*command: str) -> list[str]:
         count.write_text("")
         environment = {**os.environ, "JAVA_HOME": str(home)}
+        environment.pop("SPARK_SUBMIT_OPTS", None)
         program = [sys.executable, "-m", "strandline", *command, "--config", str(shop.config)]
         subprocess.run(program, check=True, env=environment, capture_output=True)
         begun = count.read_text().splitlines()
-        return sum("org.apache.spark.launcher.Main" not in line for line in begun)  # it only spells the command out
+        return [line for line in begun if "spark.launcher.Main" not in line]  # that one spells the command out
 
+    return started
+
+
+def test_only_what_moves_rows_starts_java_and_starts_it_once(shop: Shop, started: Callable[..., list[str]]) -> None:
     shop.insert(1)
-    assert starts("plan", "-p", "shop") == 0
-    assert starts("sync", "-p", "shop") == 1
+    assert started("plan", "-p", "shop") == []
+    assert len(started("sync", "-p", "shop")) == 1
     for command in ("plan -p shop", "sync -p shop", "status", "watermark get -p shop -t orders", "runs list", "doctor"):
-        assert starts(*command.split()) == 0, command
+        assert started(*command.split()) == [], command
+
+
+def test_java_compiles_for_a_little_work_what_is_soon_done_and_for_much_what_lasts(
+    shop: Shop, started: Callable[..., list[str]]
+) -> None:
+    quickly = "-XX:TieredStopAtLevel=1"
+    shop.insert(1)
+    (few,) = started("sync", "-p", "shop")
+    shop.execute("INSERT INTO orders SELECT n, 'new', 1, clock_timestamp() FROM generate_series(2, 100100) n")
+    shop.execute("ANALYZE orders")
+    (many,) = started("sync", "-p", "shop")
+    assert quickly in few and quickly not in many
+    shop.insert(200_000)
+    (few,) = started("sync", "-p", "shop", "--verify")  # it reads all that was ever moved
+    assert quickly not in few

@@ -126,6 +126,7 @@ class _Syncing:
 
         documents: list[dict[str, Any]] = []
         codes = {0}
+        project.about, project.once = tuple(chosen), len(chosen) == 1 and not self.verify
         for name, tables in chosen.items():
             try:
                 result = self._one(project, name, tables)

@@ -88,7 +88,6 @@ class Service:
         spawn: Callable[[Callable[[], None]], None] = _thread,
     ) -> None:
         self.project = project
-        project.one_session = True
         self.log = Log(now, lambda text: self.project.config.redactor.redact(text), hear)
         self._telling = Telling(self.log, words, now)
         self._hear_lineage()

@@ -64,8 +64,11 @@ def local_session(
     conf: Mapping[str, str] | None = None,
     master: str | None = None,
     app_name: str = "strandline",
+    *,
+    light: bool = False,
 ) -> SparkSession:
     """Start Spark in this process with the jars for `needs`; settings in `conf` or spark-defaults.conf win over ours.
+    `light`: for little work, which is done sooner without Java's optimising compiler.
 
     Settings reach Spark through a private file, so that no secret shows in the process list. Spark's log goes to the
     file named by STRANDLINE_SPARK_LOG, or a temporary one. Raises SetupError; also if this process runs Spark already.
@@ -83,7 +86,7 @@ def local_session(
     if master:
         theirs["spark.master"] = master
     folder = conf_folder(user_conf)
-    chosen = settings(tuple(needs), theirs, java) | {"spark.app.name": app_name, MARK: uuid.uuid4().hex}
+    chosen = settings(tuple(needs), theirs, java, light=light) | {"spark.app.name": app_name, MARK: uuid.uuid4().hex}
     if chosen.get("spark.sql.catalogImplementation") != "hive":  # its tables end with the session: not in the cwd
         chosen.setdefault("spark.sql.warehouse.dir", str(folder / "warehouse"))
     log = Path(os.environ.get("STRANDLINE_SPARK_LOG") or folder / "spark.log").absolute()
@@ -202,7 +205,7 @@ def class_archive(java: str, files: Iterable[Path]) -> Path:
     return cache_folder().parent / "classes" / f"{key}.jsa"
 
 
-def settings(needs: tuple[str, ...], theirs: Mapping[str, str], java: str) -> dict[str, str]:
+def settings(needs: tuple[str, ...], theirs: Mapping[str, str], java: str, *, light: bool = False) -> dict[str, str]:
     """Everything Spark is started with: our defaults under the user's settings, lists joined."""
     files = jars(needs)
     master = theirs.get("spark.master", "local[*]")
@@ -215,7 +218,9 @@ def settings(needs: tuple[str, ...], theirs: Mapping[str, str], java: str) -> di
         # others, and a batch needs more of them than Spark keeps.
         "spark.sql.artifact.isolation.enabled": "false",
         "spark.sql.codegen.cache.maxEntries": "2000",
-        "spark.driver.defaultJavaOptions": _java_options(theirs, class_archive(java, files)),
+        "spark.driver.defaultJavaOptions": _java_options(
+            theirs, class_archive(java, files), _LIGHT if light and _is_local(master) else _LATER
+        ),
         "spark.executor.defaultJavaOptions": "-Duser.timezone=UTC",
     }
     if "delta" in needs:
@@ -250,13 +255,16 @@ _LATER = (
     "-XX:Tier4CompileThreshold=300000",
     "-XX:Tier4BackEdgeThreshold=200000",
 )
+# Without it, the other compiler need not count for it what a method does, which takes as long as the work; and it is
+# given the room that both would have had.
+_LIGHT = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
 
 
-def _java_options(theirs: Mapping[str, str], archive: Path) -> str:
+def _java_options(theirs: Mapping[str, str], archive: Path, compilers: tuple[str, ...]) -> str:
     """The zone decides how JDBC drivers read zone-less values. A collector or archive the user chose is left alone."""
     chosen = theirs.get("spark.driver.extraJavaOptions", "")
     # Spark's classes pass Java's first limit for them seven times over, and each time everything is collected.
-    options = ["-Duser.timezone=UTC", "-Xlog:disable", "-Xlog:all=error:stderr", "-XX:MetaspaceSize=256m", *_LATER]
+    options = ["-Duser.timezone=UTC", "-Xlog:disable", "-Xlog:all=error:stderr", "-XX:MetaspaceSize=256m", *compilers]
     if not re.search(r"-XX:\+Use\w+GC\b", chosen):
         options.append("-XX:+UseParallelGC")
     if archive.exists() and "-XX:SharedArchiveFile" not in chosen and "-XX:ArchiveClassesAtExit" not in chosen:
