@@ -206,9 +206,11 @@ def snowflake_database(fakesnow: Fakesnow) -> str:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     from strandline.spark.session import local_session, stop
+    from strandline.spark.work import Work
 
     needs = ["delta", "postgresql", "mysql", "kafka", "s3"]
-    session = local_session(needs, {"spark.driver.memory": "1g"}, "local[2]", "tests")
+    work = Work(os.environ.get("STRANDLINE_WORK", "least"))
+    session = local_session(needs, {"spark.driver.memory": "1g"}, "local[2]", "tests", work=work)
     yield session
     stop(session)
 

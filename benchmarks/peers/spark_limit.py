@@ -17,6 +17,7 @@ from limit import MERGE
 from strandline.endpoint import Endpoint
 from strandline.sources.mysql_session import reader
 from strandline.spark.session import local_session
+from strandline.spark.work import Work
 
 HEAP = {"spark.driver.memory": "2g"}
 TABLE = """
@@ -29,7 +30,7 @@ def into_lake(url: str, jdbc: str, user: str, lake: str, rows: str, since: str, 
         with psycopg.connect(url) as connection:
             look = "SELECT 1 FROM {} WHERE updated_at >= %s LIMIT 1"
             tables = tuple(name for name in tables if connection.execute(look.format(name), [since]).fetchone())
-    spark = local_session(["delta", "postgresql"], HEAP, light=bool(since))  # as Strandline chooses for these
+    spark = local_session(["delta", "postgresql"], HEAP, work=work(rows, since))
     properties = {"fetchsize": "10000", "prepareThreshold": "-1", **postgresql(user)}
     for name in tables:
         found = spark.read.jdbc(
@@ -46,7 +47,7 @@ def into_lake(url: str, jdbc: str, user: str, lake: str, rows: str, since: str, 
 def over_stage(source: str, url: str, jdbc: str, schema: str, folder: str, rows: str, since: str) -> None:
     """From MariaDB to Parquet, and from there into PostgreSQL: a first load as it is, an increment by one MERGE."""
     maria = reader(Endpoint.parse(source))
-    spark = local_session(["postgresql", "mysql"], HEAP, light=bool(since))
+    spark = local_session(["postgresql", "mysql"], HEAP, work=work("0", since))
     files = f"{folder}/{'more' if since else 'first'}"
     found = spark.read.jdbc(maria.url, "orders", predicates=parts(rows, since), properties=dict(maria.properties))
     found.write.parquet(files)
@@ -60,6 +61,11 @@ def over_stage(source: str, url: str, jdbc: str, schema: str, folder: str, rows:
             connection.execute(MERGE.format(schema=schema, rows=name))
             connection.execute(f"DROP TABLE {name}")
     spark.stop()
+
+
+def work(rows: str, since: str) -> Work:
+    """As Strandline chooses for these: an increment is 1 % of the rows, into as many as there are in the lake."""
+    return Work.MUCH if not since else Work.LEAST if int(rows) <= 1000 else Work.LITTLE
 
 
 def parts(rows: str, since: str) -> list[str]:

@@ -29,7 +29,8 @@ from strandline.core.watermark import Watermark
 from strandline.pipeline import Pipeline, Resolved, one_stage, some_stages, together
 from strandline.result import PipelinePlan, RunResult, joined, worst
 from strandline.running import Running, Unattended
-from strandline.spark.own import OwnSpark, light
+from strandline.spark.own import OwnSpark
+from strandline.spark.work import expected
 from strandline.state import open_state
 
 if TYPE_CHECKING:
@@ -359,7 +360,11 @@ class Project:
                 if way.resting:
                     running.rest([part for _, planned in legs for part in planned])
                 later = () if way is ways[-1] else self.pipeline(name).targets.values()
-                self.own_spark.light = self.once and light([part for _, planned in legs for part in planned])
+                if self.once:
+                    into_lake = any(end.scheme == "delta" for end in self.pipeline(name).targets.values())
+                    self.own_spark.work = expected(
+                        (part for _, planned in legs for part in planned), into_lake=into_lake
+                    )
                 with imported_ahead(later):
                     running.carry_out(legs)
         outcomes, errors = tuple(running.outcomes), tuple(unplanned)

@@ -19,7 +19,9 @@ from pyspark.sql import SparkSession
 
 from strandline.core.errors import SetupError
 from strandline.endpoint import Endpoint
-from strandline.spark.session import WORKERS, batch_session, local_session
+from strandline.spark.java import find_java
+from strandline.spark.session import WORKERS, batch_session, local_session, settings
+from strandline.spark.work import Work
 from strandline.testing.servers import MariaDB
 
 _START = """
@@ -128,6 +130,19 @@ def test_a_second_spark_in_one_process_is_refused(spark: SparkSession) -> None:
     with pytest.raises(SetupError, match="already running") as caught:
         local_session()
     assert "spark=" in caught.value.remedy
+
+
+def test_what_a_small_run_saves_itself_is_saved_on_this_machine_alone_and_only_if_the_user_did_not_choose() -> None:
+    ours = {"spark.sql.adaptive.enabled", "spark.buffer.pageSize", "spark.sql.codegen.wholeStage"}
+
+    def saved(work: Work, **theirs: str) -> set[str]:
+        return ours & settings((), {f"spark.{name}": value for name, value in theirs.items()}, find_java(), work).keys()
+
+    assert (saved(Work.MUCH), saved(Work.LEAST)) == (set(), ours)
+    assert saved(Work.LITTLE) == ours - {"spark.sql.codegen.wholeStage"}
+    assert saved(Work.LEAST, master="spark://elsewhere:7077") == set()
+    chosen = settings((), {"spark.sql.codegen.wholeStage": "true"}, find_java(), Work.LEAST)
+    assert chosen["spark.sql.codegen.wholeStage"] == "true"
 
 
 def test_users_settings_win_secrets_stay_off_the_process_list_and_the_terminal_stays_clean(tmp_path: Path) -> None:

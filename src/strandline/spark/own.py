@@ -5,23 +5,19 @@ on."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from strandline.config import Config, PipelineSpec
 from strandline.core.errors import ConfigError
-from strandline.core.plan import Planned
+from strandline.spark.work import Work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from strandline.spark.daemon import Borrowed, Order
-
-
-_LIGHT_ROWS = 100_000
-_LIGHT_TARGETS = 10_000_000
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,7 @@ class OwnSpark:
     def __init__(self) -> None:
         self.session: SparkSession | None = None
         self.replaced = 0  # how often a dead session was given up
-        self.light = False  # a session that is made in this process is for light work alone
+        self.work = Work.MUCH  # what a session that is made in this process is for
         self._made_for: Wanted | None = None
         self._borrowed: Borrowed | None = None
         self._lock = threading.RLock()
@@ -70,7 +66,7 @@ class OwnSpark:
         from strandline.spark.session import local_session
 
         name = " ".join(["strandline", *(spec.name for spec in specs[:1])])
-        return local_session(made_for.needs, made_for.conf, made_for.master, name, light=self.light)
+        return local_session(made_for.needs, made_for.conf, made_for.master, name, work=self.work)
 
     @property
     def _on_server(self) -> bool:
@@ -131,16 +127,6 @@ class OwnSpark:
                 from strandline.spark.archive import build_in_background
 
                 build_in_background(list(self._made_for.needs))
-
-
-def light(plans: Iterable[Planned]) -> bool:
-    """Whether so few rows are to be moved, into targets with so few, that Spark is done before Java's optimising
-    compiler has won back what it takes."""
-    work = [part for part in plans if part.plan.work]
-    rows = [part.plan.estimated_rows for part in work]
-    known = [count for count in rows if count is not None]
-    there = sum(part.position.totals.rows_read for part in work)
-    return len(known) == len(rows) and sum(known) <= _LIGHT_ROWS and there <= _LIGHT_TARGETS
 
 
 def wanted(config: Config, specs: Sequence[PipelineSpec]) -> Wanted:

@@ -23,6 +23,7 @@ from strandline.core.errors import SetupError
 from strandline.spark.connect import closed_at_exit, leave
 from strandline.spark.jars import cache_folder, jars, spark_home
 from strandline.spark.java import find_java
+from strandline.spark.work import Work
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,6 +58,14 @@ _OF_EVERY_BATCH = {
     "spark.sql.files.ignoreMissingFiles": "false",  # a batch has every row, or fails
     "spark.sql.files.ignoreCorruptFiles": "false",
 }
+_SMALL = {
+    # Queries over few rows are planned once: planned anew after each of their stages, they win nothing.
+    "spark.sql.adaptive.enabled": "false",
+    # Each hash table and sort begins with a page: by Spark's rule one of 32 MB in a heap of 2 GB, for ten rows.
+    "spark.buffer.pageSize": "4m",
+}
+# Java source that is written, compiled and loaded for a query costs more than it wins back on so few rows.
+_INTERPRETED = {"spark.sql.codegen.factoryMode": "NO_CODEGEN", "spark.sql.codegen.wholeStage": "false"}
 
 
 def local_session(
@@ -65,10 +74,9 @@ def local_session(
     master: str | None = None,
     app_name: str = "strandline",
     *,
-    light: bool = False,
+    work: Work = Work.MUCH,
 ) -> SparkSession:
     """Start Spark in this process with the jars for `needs`; settings in `conf` or spark-defaults.conf win over ours.
-    `light`: for little work, which is done sooner without Java's optimising compiler.
 
     Settings reach Spark through a private file, so that no secret shows in the process list. Spark's log goes to the
     file named by STRANDLINE_SPARK_LOG, or a temporary one. Raises SetupError; also if this process runs Spark already.
@@ -86,7 +94,7 @@ def local_session(
     if master:
         theirs["spark.master"] = master
     folder = conf_folder(user_conf)
-    chosen = settings(tuple(needs), theirs, java, light=light) | {"spark.app.name": app_name, MARK: uuid.uuid4().hex}
+    chosen = settings(tuple(needs), theirs, java, work) | {"spark.app.name": app_name, MARK: uuid.uuid4().hex}
     if chosen.get("spark.sql.catalogImplementation") != "hive":  # its tables end with the session: not in the cwd
         chosen.setdefault("spark.sql.warehouse.dir", str(folder / "warehouse"))
     log = Path(os.environ.get("STRANDLINE_SPARK_LOG") or folder / "spark.log").absolute()
@@ -205,10 +213,11 @@ def class_archive(java: str, files: Iterable[Path]) -> Path:
     return cache_folder().parent / "classes" / f"{key}.jsa"
 
 
-def settings(needs: tuple[str, ...], theirs: Mapping[str, str], java: str, *, light: bool = False) -> dict[str, str]:
+def settings(needs: tuple[str, ...], theirs: Mapping[str, str], java: str, work: Work = Work.MUCH) -> dict[str, str]:
     """Everything Spark is started with: our defaults under the user's settings, lists joined."""
     files = jars(needs)
     master = theirs.get("spark.master", "local[*]")
+    work = work if _is_local(master) else Work.MUCH
     ours = {
         "spark.master": master,
         "spark.ui.enabled": "false",
@@ -219,7 +228,7 @@ def settings(needs: tuple[str, ...], theirs: Mapping[str, str], java: str, *, li
         "spark.sql.artifact.isolation.enabled": "false",
         "spark.sql.codegen.cache.maxEntries": "2000",
         "spark.driver.defaultJavaOptions": _java_options(
-            theirs, class_archive(java, files), _LIGHT if light and _is_local(master) else _LATER
+            theirs, class_archive(java, files), _LATER if work is Work.MUCH else _SOON
         ),
         "spark.executor.defaultJavaOptions": "-Duser.timezone=UTC",
     }
@@ -232,6 +241,8 @@ def settings(needs: tuple[str, ...], theirs: Mapping[str, str], java: str, *, li
             "spark.sql.shuffle.partitions": str(_cores(master)),
             "spark.databricks.delta.snapshotPartitions": "1",
             "spark.python.daemon.module": "strandline_workers",
+            **(_SMALL if work is not Work.MUCH else {}),
+            **(_INTERPRETED if work is Work.LEAST else {}),
         }
     merged = {**ours, **theirs}
     for key in ("spark.driver.defaultJavaOptions", "spark.executor.defaultJavaOptions"):
@@ -257,7 +268,7 @@ _LATER = (
 )
 # Without it, the other compiler need not count for it what a method does, which takes as long as the work; and it is
 # given the room that both would have had.
-_LIGHT = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
+_SOON = ("-XX:TieredStopAtLevel=1", "-XX:ReservedCodeCacheSize=240m")
 
 
 def _java_options(theirs: Mapping[str, str], archive: Path, compilers: tuple[str, ...]) -> str:
