@@ -243,11 +243,11 @@ def test_a_merge_reads_its_source_exactly_once(sink: DeltaSink, tmp_path: Path) 
 
 
 def test_the_callers_session_is_left_as_it_was(sink: DeltaSink, spark: SparkSession) -> None:
-    before, tables = dict(spark.conf.getAll), spark.catalog.listTables()
+    before, tables = dict(spark.conf.getAll), spark.sql("SHOW TABLES").collect()
     load(sink, 1, (1, "one", at(1)))
     load(sink, 2, (2, "two", at(2)))
     assert dict(spark.conf.getAll) == before
-    assert spark.catalog.listTables() == tables
+    assert spark.sql("SHOW TABLES").collect() == tables
 
 
 def test_tables_run_side_by_side(sink: DeltaSink, looking: DeltaSink) -> None:

@@ -68,7 +68,7 @@ class FanShop(Shop):
 
 def _kept(spark: SparkSession) -> dict[int | str, str]:
     frames = {number: rdd.name() or "" for number, rdd in spark.sparkContext._jsc.getPersistentRDDs().items()}
-    return frames | {view.name: view.name for view in spark.catalog.listTables("global_temp")}
+    return frames | {view.viewName: view.viewName for view in spark.sql("SHOW VIEWS IN global_temp").collect()}
 
 
 @pytest.fixture

@@ -76,7 +76,12 @@ def test_the_mysql_driver_is_found_without_naming_it(
     assert [row.id for row in rows] == [7]
 
 
-def test_python_workers_take_pyspark_from_files_that_python_keeps_compiled(spark: SparkSession) -> None:
+def test_python_workers_take_pyspark_from_files_that_python_keeps_compiled(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """New ones: Spark keeps those of other environments, and with them what tests before this one imported there."""
+    monkeypatch.setitem(spark.sparkContext.environment, "TEST", uuid.uuid4().hex)
+
     def seen(batches: Iterator[Any]) -> Iterator[Any]:
         import sys
 
@@ -133,16 +138,16 @@ def test_a_second_spark_in_one_process_is_refused(spark: SparkSession) -> None:
 
 
 def test_what_a_small_run_saves_itself_is_saved_on_this_machine_alone_and_only_if_the_user_did_not_choose() -> None:
-    ours = {"spark.sql.adaptive.enabled", "spark.buffer.pageSize", "spark.sql.codegen.wholeStage"}
+    ours = {"spark.sql.adaptive.enabled", "spark.buffer.pageSize", "spark.sql.codegen.factoryMode"}
 
     def saved(work: Work, **theirs: str) -> set[str]:
         return ours & settings((), {f"spark.{name}": value for name, value in theirs.items()}, find_java(), work).keys()
 
     assert (saved(Work.MUCH), saved(Work.LEAST)) == (set(), ours)
-    assert saved(Work.LITTLE) == ours - {"spark.sql.codegen.wholeStage"}
+    assert saved(Work.LITTLE) == ours - {"spark.sql.codegen.factoryMode"}
     assert saved(Work.LEAST, master="spark://elsewhere:7077") == set()
-    chosen = settings((), {"spark.sql.codegen.wholeStage": "true"}, find_java(), Work.LEAST)
-    assert chosen["spark.sql.codegen.wholeStage"] == "true"
+    chosen = settings((), {"spark.sql.codegen.factoryMode": "CODEGEN_ONLY"}, find_java(), Work.LEAST)
+    assert chosen["spark.sql.codegen.factoryMode"] == "CODEGEN_ONLY"
 
 
 def test_users_settings_win_secrets_stay_off_the_process_list_and_the_terminal_stays_clean(tmp_path: Path) -> None:

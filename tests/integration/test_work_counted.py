@@ -177,8 +177,7 @@ def test_a_slice_is_one_write_to_the_state_and_reads_the_source_once(
 @pytest.fixture
 def compiled(spark: SparkSession) -> Iterator[SparkSession]:
     """The tests' Spark, which is one for the least work, as one for much is."""
-    much = dict.fromkeys(("spark.sql.codegen.wholeStage", "spark.sql.adaptive.enabled"), "true")
-    much["spark.sql.codegen.factoryMode"] = "FALLBACK"
+    much = {"spark.sql.codegen.factoryMode": "FALLBACK", "spark.sql.adaptive.enabled": "true"}
     least = {name: spark.conf.get(name) or "" for name in much}
     set_all(spark, much)
     yield spark

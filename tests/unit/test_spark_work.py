@@ -16,8 +16,15 @@ TEN = Watermark(Kind.INTEGER, "10")
 SLICES = by_cursor(Window(None, TEN), [])
 
 
-def part(rows: int | None, there: int = 0, *, work: bool = True, watermark: Watermark | None = None) -> Planned:
-    table = Table("shop", "orders", "orders", "orders", "sync", Mode.MERGE, None, ("id",))
+def part(
+    rows: int | None,
+    there: int = 0,
+    *,
+    work: bool = True,
+    watermark: Watermark | None = None,
+    transform: str | None = None,
+) -> Planned:
+    table = Table("shop", "orders", "orders", "orders", "sync", Mode.MERGE, None, ("id",), transform=transform)
     position = Position("shop", "orders", "sync", watermark or (TEN if there else None), totals=Applied(there))
     slices = SLICES if work else ()
     plan = TablePlan("orders", "sync", Window(None, TEN), slices, Reason.INCREMENTAL, estimated_rows=rows)
@@ -35,6 +42,7 @@ def part(rows: int | None, there: int = 0, *, work: bool = True, watermark: Wate
         ([part(200_000)], True, Work.MUCH),
         ([part(20), part(200_000, work=False)], True, Work.LEAST),
         ([part(20), part(None)], True, Work.MUCH),
+        ([part(20), part(20, transform="mine:enrich")], True, Work.MUCH),
         ([part(20, watermark=TEN)], True, Work.MUCH),
         ([part(20, watermark=TEN)], False, Work.LEAST),
     ],
@@ -47,6 +55,7 @@ def part(rows: int | None, there: int = 0, *, work: bool = True, watermark: Wate
         "much to move",
         "what does not move counts for nothing",
         "nobody knows how much",
+        "nobody knows what the user's own code reads",
         "nobody knows how much is there",
         "where it does not matter",
     ],

@@ -37,8 +37,9 @@ class GatedDesk(Service):
         self._follow(project.config)
 
     def _begun(self, work: Callable[[], None]) -> None:
-        self._threads.append(threading.Thread(target=work, daemon=True))
-        self._threads[-1].start()
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        self._threads.append(thread)  # a job may begin another while `settle` takes what is here
 
     def _dispatch(self) -> None:
         if self.gate.is_set() or self.event:

@@ -64,8 +64,8 @@ _SMALL = {
     # Each hash table and sort begins with a page: by Spark's rule one of 32 MB in a heap of 2 GB, for ten rows.
     "spark.buffer.pageSize": "4m",
 }
-# Java source that is written, compiled and loaded for a query costs more than it wins back on so few rows.
-_INTERPRETED = {"spark.sql.codegen.factoryMode": "NO_CODEGEN", "spark.sql.codegen.wholeStage": "false"}
+# Java source that is written, compiled and loaded for an expression costs more than it wins back on so few rows.
+_INTERPRETED = {"spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
 def local_session(

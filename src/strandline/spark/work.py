@@ -18,7 +18,7 @@ class Work(Enum):
     LITTLE = "little"
     """Done sooner without Java's optimising compiler."""
     LEAST = "least"
-    """Done sooner without compiled queries, too."""
+    """Done sooner where Spark compiles no single expressions, too."""
 
 
 _LITTLE, _LEAST = (100_000, 10_000_000), (20_000, 200_000)
@@ -28,12 +28,17 @@ _LITTLE, _LEAST = (100_000, 10_000_000), (20_000, 200_000)
 def expected(plans: Iterable[Planned], *, into_lake: bool) -> Work:
     """In a lake it is Spark that finds the rows of a target; a database does so itself."""
     work = [part for part in plans if part.plan.work]
-    moved = [part.plan.estimated_rows for part in work]
+    moved = [_moved(part) for part in work]
     there = [_there(part.position) for part in work] if into_lake else []
     for size, rows, looked_through in ((Work.LEAST, *_LEAST), (Work.LITTLE, *_LITTLE)):
         if _at_most(rows, moved) and _at_most(looked_through, there):
             return size
     return Work.MUCH
+
+
+def _moved(part: Planned) -> int | None:
+    """None: nobody knows, or the user's own code may read what it likes."""
+    return None if part.table.transform else part.plan.estimated_rows
 
 
 def _there(position: Position) -> int | None:
