@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import timedelta
 
 import psycopg
 from pyspark.sql import SparkSession
@@ -21,7 +22,9 @@ def main(config: str, remote: str, dsn: str) -> None:
                 database.execute(change.encode())
             applied = project.sync("shop", spark=spark, raise_on_failure=True).applied
             counts.append([applied.rows_inserted, applied.rows_updated])
-    tracker = strandline.Tracker(f"sqlite:///{config}.db", pipeline="own", source=dsn, cursor="updated_at")
+    tracker = strandline.Tracker(
+        f"sqlite:///{config}.db", pipeline="own", source=dsn, cursor="updated_at", guard=timedelta(0)
+    )
     with tracker.run("orders") as run:  # the active session
         counts.append([table.read().count() for table in run])
     zone = spark.conf.get("spark.sql.session.timeZone")
