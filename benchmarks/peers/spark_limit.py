@@ -40,7 +40,7 @@ def into_lake(url: str, jdbc: str, user: str, lake: str, rows: str, since: str, 
             writer = found.alias("s").hint("broadcast").write.format("delta").mode("overwrite")
             writer.option("replaceOn", "t.id = s.id").option("targetAlias", "t").save(f"{lake}/{name}")
         else:
-            found.write.format("delta").save(f"{lake}/{name}")
+            found.write.format("delta").option("delta.enableDeletionVectors", "true").save(f"{lake}/{name}")
     spark.stop()
 
 

@@ -3,6 +3,7 @@ machine. Requests to object stores are counted beside what makes them: test_stat
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -256,16 +257,32 @@ def test_only_what_moves_rows_starts_java_and_starts_it_once(shop: Shop, started
         assert started(*command.split()) == [], command
 
 
-def test_java_compiles_for_a_little_work_what_is_soon_done_and_for_much_what_lasts(
+def test_java_and_spark_compile_for_a_little_work_what_is_soon_done_and_for_much_what_lasts(
     shop: Shop, started: Callable[..., list[str]]
 ) -> None:
-    quickly = "-XX:TieredStopAtLevel=1"
+    quickly, log = "-XX:TieredStopAtLevel=1", shop.folder / "log"
+    log.mkdir()
+    told = {"enabled": "true", "dir": log.as_uri(), "rolling.enabled": "false", "compress": "false"}
+    shop.top = {"spark": {"conf": {f"spark.eventLog.{name}": value for name, value in told.items()}}}
+
+    def settings() -> dict[str, str]:
+        """What the newest Spark was told, by its own log."""
+        newest = max(log.iterdir(), key=lambda path: path.stat().st_mtime_ns)
+        events = map(json.loads, newest.read_text().splitlines())
+        (environment,) = (each for each in events if each["Event"] == "SparkListenerEnvironmentUpdate")
+        return dict(environment["Spark Properties"])
+
     shop.insert(1)
     (few,) = started("sync", "-p", "shop")
+    for_few = settings()
     shop.execute("INSERT INTO orders SELECT n, 'new', 1, clock_timestamp() FROM generate_series(2, 100100) n")
     shop.execute("ANALYZE orders")
     (many,) = started("sync", "-p", "shop")
+    for_many = settings()
     assert quickly in few and quickly not in many
+    interpreted, planned_once = ("spark.sql.codegen.factoryMode", "NO_CODEGEN"), ("spark.sql.adaptive.enabled", "false")
+    assert {interpreted, planned_once} <= for_few.items()
+    assert {interpreted, planned_once}.isdisjoint(for_many.items())
     shop.insert(200_000)
     (few,) = started("sync", "-p", "shop", "--verify")  # it reads all that was ever moved
     assert quickly not in few
