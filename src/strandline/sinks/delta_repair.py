@@ -18,7 +18,7 @@ from strandline.core.protocols import Changes
 from strandline.core.table import Mode, Table
 from strandline.core.window import KeyRange, Repair
 from strandline.sinks.delta_canonical import in_part
-from strandline.sinks.delta_rows import column
+from strandline.spark.columns import column, constant
 from strandline.spark.text import quoted
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def needed(
     present, given = column(_COUNT) > 0, column(_GIVEN).isNotNull() & ~column(_GONE)
     extra = column(_GIVEN).isNull() & present
     acts = (
-        sql.when(given & sql.coalesce(column(_COUNT), sql.lit(0)).eqNullSafe(0), _acts("insert"))
+        sql.when(given & sql.coalesce(column(_COUNT), constant(0)).eqNullSafe(0), _acts("insert"))
         .when(given & (column(_COUNT) > 1), _acts("delete", "insert"))
         .when(given & ~column(_GIVEN).eqNullSafe(column(_HELD)), _acts("update"))
         .when(column(_GIVEN).isNotNull() & column(_GONE) & present, _acts("delete"))
@@ -90,8 +90,8 @@ def _joined(table: Table, changes: Changes, rows: DataFrame, target: DataFrame, 
     types = {field.name.lower(): field.dataType for field in target.schema.fields}
     cast = [column(name).cast(types[name.lower()]).alias(name) for name in columns]
     keys = _identity(table)
-    gone = column(changes.operation).eqNullSafe("delete") if changes.operation else sql.lit(False)
-    gone = sql.lit(False) if table.mode is Mode.APPEND else gone
+    gone = column(changes.operation).eqNullSafe("delete") if changes.operation else constant(False)
+    gone = constant(False) if table.mode is Mode.APPEND else gone
     given = rows.select(
         *[column(name).cast(types[name.lower()]).alias(f"k{at}") for at, name in enumerate(keys)],
         sql.struct(*cast).alias(_GIVEN),
@@ -100,7 +100,7 @@ def _joined(table: Table, changes: Changes, rows: DataFrame, target: DataFrame, 
     named = [column(name).alias(f"k{at}") for at, name in enumerate(keys)]
     held = target.select(*named, sql.struct(*[column(name).alias(name) for name in columns]).alias(_HELD))
     held = held.groupBy(*[f"k{at}" for at, _ in enumerate(keys)]).agg(
-        sql.count(sql.lit(1)).alias(_COUNT), sql.first(_HELD).alias(_HELD)
+        sql.count(constant(1)).alias(_COUNT), sql.first(_HELD).alias(_HELD)
     )
     same = [given[f"k{at}"].eqNullSafe(held[f"k{at}"]) for at, _ in enumerate(keys)]
     both = [sql.coalesce(given[f"k{at}"], held[f"k{at}"]).alias(name) for at, name in enumerate(keys)]
@@ -118,4 +118,4 @@ def _may_delete(table: Table, repair: Repair) -> bool:
 
 
 def _acts(*names: str) -> Column:
-    return sql.array(*[sql.lit(name) for name in names]).cast("array<string>")
+    return sql.array(*[constant(name) for name in names]).cast("array<string>")

@@ -19,15 +19,12 @@ from strandline.core.errors import SourceError, WindowError
 from strandline.core.protocols import Changes
 from strandline.core.table import Table
 from strandline.core.watermark import Kind, Watermark
+from strandline.spark.columns import column, constant
 from strandline.spark.text import quoted
 
 _SMALL_ROWS = 200_000
 _SMALL_BYTES = 64 << 20
 FIXED = (NumericType, BooleanType, DateType, TimestampType, TimestampNTZType)
-
-
-def column(name: str) -> Column:
-    return sql.col(quoted(name))
 
 
 @dataclass(frozen=True)
@@ -68,7 +65,7 @@ def held(table: Table, changes: Changes, frame: DataFrame) -> Iterator[Rows]:
     """The rows, read from the source exactly once: what Spark cannot keep in memory it keeps on disk."""
     frame = frame.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        nulls = sum((sql.when(column(name).isNull(), 1).otherwise(0) for name in table.key), start=sql.lit(0))
+        nulls = sum((sql.when(column(name).isNull(), 1).otherwise(0) for name in table.key), start=constant(0))
         measures = [
             *_measures(table, frame),
             *_bounds(table, changes, frame),
@@ -145,7 +142,7 @@ def _last_per_key(table: Table, changes: Changes, frame: DataFrame) -> DataFrame
         last = ranked.where(column(rank) == 1).drop(rank)
     if not any(isinstance(field.dataType, MapType) for field in frame.schema.fields):
         last = last.dropDuplicates()
-    (twins,) = last.groupBy(*keys).count().where("count > 1").agg(sql.count(sql.lit(1)).alias("keys")).collect()
+    (twins,) = last.groupBy(*keys).count().where("count > 1").agg(sql.count(constant(1)).alias("keys")).collect()
     if twins["keys"]:
         by = f" and one {', '.join(changes.order)}" if changes.order else ""
         listed = ", ".join([*table.key, *changes.order])
@@ -161,18 +158,18 @@ def _last_per_key(table: Table, changes: Changes, frame: DataFrame) -> DataFrame
 
 def _measures(table: Table, frame: DataFrame) -> list[Column]:
     name = cursor_column(table, frame.columns)
-    last = sql.lit(None) if name is None else sql.max(column(name))
-    return [sql.count(sql.lit(1)).alias("rows"), last.cast("string").alias("last")]
+    last = constant(None) if name is None else sql.max(column(name))
+    return [sql.count(constant(1)).alias("rows"), last.cast("string").alias("last")]
 
 
 def _bounds(table: Table, changes: Changes, frame: DataFrame) -> list[Column]:
     """What tells whether the rows may replace those of the target, and which of them."""
     name, key = cursor_column(table, frame.columns), table.key[0] if table.key else None
-    nothing = sql.lit(None)
+    nothing = constant(None)
     cursor = nothing if name is None else column(name)
     whole = key is not None and isinstance(frame.schema[key].dataType, IntegralType)
     number = column(key).cast("long") if key is not None and whole else nothing.cast("long")
-    gone = column(changes.operation).eqNullSafe("delete") if changes.operation else sql.lit(False)
+    gone = column(changes.operation).eqNullSafe("delete") if changes.operation else constant(False)
     return [
         sql.sum(gone.cast("int")).alias("deletes"),
         sql.sum(cursor.isNull().cast("int")).alias("unmarked"),
@@ -200,10 +197,10 @@ def _watermark(table: Table, text: str | None) -> Watermark | None:
 
 def _width(frame: DataFrame) -> Column:
     """About how many bytes a row takes in memory."""
-    width = sql.lit(16 * len(frame.columns)).cast("long")
+    width = constant(16 * len(frame.columns)).cast("long")
     for field in frame.schema.fields:
         if not isinstance(field.dataType, FIXED):
             text = field.dataType.simpleString() in ("string", "binary")
             value = column(field.name) if text else column(field.name).cast("string")
-            width = width + sql.coalesce(sql.octet_length(value), sql.lit(0))
+            width = width + sql.coalesce(sql.octet_length(value), constant(0))
     return width

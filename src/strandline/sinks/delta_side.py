@@ -13,8 +13,9 @@ from strandline.core.watermark import Cursor, Kind, Watermark
 from strandline.core.window import Part
 from strandline.sinks.delta_canonical import counted, hashed, in_part, number, text
 from strandline.sinks.delta_errors import told
-from strandline.sinks.delta_rows import column, cursor_column
+from strandline.sinks.delta_rows import cursor_column
 from strandline.sinks.delta_write import tuned
+from strandline.spark.columns import column, constant
 from strandline.spark.session import batch_session, end_batch
 from strandline.spark.text import literal, quoted
 from strandline.verify.canonical import row_number
@@ -54,7 +55,7 @@ class DeltaSide:
 
     def sums(self, cut: Cut) -> dict[int, Sum]:
         frame = self._present([cut.within] if cut.within else [])
-        bucket = sql.lit(0) if cut.whole else sql.expr(self._bucket(cut))
+        bucket = constant(0) if cut.whole else sql.expr(self._bucket(cut))
         frame = frame.select(bucket.alias("b"), sql.expr(self._row_number()).alias("h"))
         halves = (
             sql.sum(sql.expr(f"shiftright(h, {_HALF})")).alias("high"),
@@ -62,7 +63,7 @@ class DeltaSide:
         )
         with told(self._comparison.table):
             groups = frame.groupBy() if cut.whole else frame.groupBy("b")
-            found = groups.agg(sql.first("b").alias("b"), sql.count(sql.lit(1)).alias("rows"), *halves).collect()
+            found = groups.agg(sql.first("b").alias("b"), sql.count(constant(1)).alias("rows"), *halves).collect()
         return {row["b"]: Sum(row["rows"], (row["high"] << _HALF) + row["low"]) for row in found if row["rows"]}
 
     def rows(self, parts: Sequence[Part]) -> list[Line]:

@@ -14,7 +14,8 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringT
 from strandline.core.batch import Batch
 from strandline.core.protocols import Changes
 from strandline.core.table import Mode, Table
-from strandline.sinks.delta_rows import column, cursor_column
+from strandline.sinks.delta_rows import cursor_column
+from strandline.spark.columns import column, constant
 
 UPSERT, DELETE = "upsert", "delete"
 _PARTS = 64
@@ -30,13 +31,13 @@ def messages(table: Table, changes: Changes, frame: DataFrame, *, tombstones: bo
     """`key`, `value`, `cursor` and `operation` of every row, as text. `tombstones`: a delete has no value."""
     operation = changes.operation
     names = [name for name in frame.columns if name != operation]
-    gone = sql.lit(False) if operation is None else column(operation).eqNullSafe(DELETE)
+    gone = constant(False) if operation is None else column(operation).eqNullSafe(DELETE)
     value = _json(frame, names)
     cursor = cursor_column(table, frame.columns)
     return frame.select(
-        (_json(frame, table.key) if table.key else sql.lit(None).cast("string")).alias("key"),
+        (_json(frame, table.key) if table.key else constant(None).cast("string")).alias("key"),
         (sql.when(~gone, value) if tombstones else value).alias("value"),
-        (sql.lit(None) if cursor is None else column(cursor)).cast("string").alias("cursor"),
+        (constant(None) if cursor is None else column(cursor)).cast("string").alias("cursor"),
         sql.when(gone, DELETE).otherwise(UPSERT).alias("operation"),
     )
 
@@ -59,14 +60,14 @@ def headers(table: Table, batch: Batch) -> dict[str, str]:
 
 def with_headers(found: DataFrame, fixed: dict[str, str]) -> DataFrame:
     """The messages as Spark's Kafka sink takes them. A row without a cursor value has no such header."""
-    all_ = [_header(name, sql.lit(value)) for name, value in fixed.items()]
+    all_ = [_header(name, constant(value)) for name, value in fixed.items()]
     all_ += [_header(name, sql.col(name)) for name in ("cursor", "operation")]
     present = sql.filter(sql.array(*all_), lambda header: header["value"].isNotNull())
     return found.select("key", "value", present.alias("headers"))
 
 
 def _header(name: str, value: Column) -> Column:
-    return sql.struct(sql.lit(name).alias("key"), value.cast("binary").alias("value"))
+    return sql.struct(constant(name).alias("key"), value.cast("binary").alias("value"))
 
 
 def _json(frame: DataFrame, names: Sequence[str]) -> Column:

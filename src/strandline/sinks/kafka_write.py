@@ -24,6 +24,7 @@ from strandline.sinks.kafka_positions import Held
 from strandline.sinks.kafka_producer import Message, TableProducer
 from strandline.sinks.kafka_rows import DELETE, headers, messages, spread, with_headers
 from strandline.sinks.kafka_tally import Tally
+from strandline.spark.columns import constant
 from strandline.spark.session import batch_session, end_batch
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Write:
         published = Observation()
         found = found.where(sql.col("operation") != DELETE) if living else found
         deletes = sql.sum(sql.when(sql.col("operation") == DELETE, 1).otherwise(0))
-        found = found.observe(published, sql.count(sql.lit(1)).alias("rows"), deletes.alias("deletes"))
+        found = found.observe(published, sql.count(constant(1)).alias("rows"), deletes.alias("deletes"))
         told = with_headers(found, headers(self._table, self._batch))
         told.write.format("kafka").mode("append").options(**self._brokers.spark(), topic=producer.topic).save()
         rows, gone = published.get["rows"], published.get["deletes"] or 0

@@ -24,6 +24,7 @@ from strandline.sources.delta_log import DOCS, Added, Commit, Metadata
 from strandline.sources.delta_places import Place, feed_on
 from strandline.sources.delta_schema import again
 from strandline.sources.jdbc import OPERATION, transformed
+from strandline.spark.columns import column, constant
 from strandline.spark.text import quoted
 
 if TYPE_CHECKING:
@@ -132,8 +133,8 @@ class DeltaChanges:
         would keep and sort whole rows."""
         from pyspark.sql import functions as sql
 
-        keys = [_column(name) for name in self.table.key]
-        counted = frame.groupBy(*keys).agg(sql.count(sql.lit(1)).alias("strandline_count"))
+        keys = [column(name) for name in self.table.key]
+        counted = frame.groupBy(*keys).agg(sql.count(constant(1)).alias("strandline_count"))
         repeated = counted.where(" OR ".join(["strandline_count > 1", *self._null_keys]))
         return not repeated.limit(1).collect()
 
@@ -159,7 +160,6 @@ class DeltaChanges:
                 spark.conf.set(_ENFORCED, enforced)
 
     def _added(self, spark: SparkSession) -> DataFrame:
-        from pyspark.sql import functions as sql
         from pyspark.sql.types import StructType
 
         metadata = self.commits[-1][1]
@@ -174,7 +174,7 @@ class DeltaChanges:
         frames = [self._read(spark, schema, metadata.partitions, group) for group in _by_name(self.commits)]
         if not frames:
             empty = spark.createDataFrame([], schema)
-            frames = [empty.withColumn(_VERSION, sql.lit(0)).withColumn(_TYPE, sql.lit("insert"))]
+            frames = [empty.withColumn(_VERSION, constant(0)).withColumn(_TYPE, constant("insert"))]
         return reduce(lambda one, other: one.unionByName(other), frames)
 
     def _read(
@@ -204,9 +204,9 @@ class DeltaChanges:
                 value = sql.col(f"p{list(partitions).index(field.name)}")
                 value = sql.when(value == "", None).otherwise(value)
             else:
-                value = _column(_physical(field))
+                value = column(_physical(field))
             select.append(value.cast(field.dataType).alias(field.name))
-        return joined.select(*select, _VERSION, sql.lit("insert").alias(_TYPE))
+        return joined.select(*select, _VERSION, constant("insert").alias(_TYPE))
 
     def _url(self, path: str) -> str:
         plain = unquote(path)
@@ -227,12 +227,12 @@ class DeltaChanges:
 
         there = {name.lower() for name in frame.columns}
         select = []
-        for column in self.table.columns:
-            value = _column(column.name) if column.name.lower() in there else sql.lit(None).cast(column.type)
-            value = value.cast(column.cast) if column.cast else value
-            if column.name == self._cursor and self.table.nulls != "include":
-                value = sql.coalesce(value, sql.raise_error(sql.lit(_NULL_CURSOR)).cast(column.type))
-            select.append(value.alias(column.name, metadata={}))
+        for wanted in self.table.columns:
+            value = column(wanted.name) if wanted.name.lower() in there else constant(None).cast(wanted.type)
+            value = value.cast(wanted.cast) if wanted.cast else value
+            if wanted.name == self._cursor and self.table.nulls != "include":
+                value = sql.coalesce(value, sql.raise_error(constant(_NULL_CURSOR)).cast(wanted.type))
+            select.append(value.alias(wanted.name, metadata={}))
         return select
 
     @property
@@ -260,21 +260,21 @@ class DeltaChanges:
             changed = changed.where(f"{_TYPE} <> 'update_preimage'")
         gone = f"{_TYPE} IN ('delete', 'update_preimage') OR coalesce({self._deleted}, false)"
         gone += f" OR NOT coalesce(({self.table.where}\n), false)" if self.table.where else ""
-        keys = [_column(name) for name in self.table.key]
+        keys = [column(name) for name in self.table.key]
         marked = changed.select("*", sql.expr(gone).alias("strandline_gone"))
-        order = [_column(self._cursor).desc_nulls_last()] if self._cursor else []
+        order = [column(self._cursor).desc_nulls_last()] if self._cursor else []
         order += [sql.col(_VERSION).desc(), sql.col("strandline_gone").asc()]
         place = (sql.rank() if ordered else sql.row_number()).over(Window.partitionBy(*keys).orderBy(*order))
         beside = Window.partitionBy(*keys, _VERSION, "strandline_gone")
         own = [field for field in changed.schema.fields if field.name not in (_TYPE, _VERSION, _TIME)]
-        number = sql.xxhash64(*[_column(field.name) for field in own if _hashable(field.dataType)])
+        number = sql.xxhash64(*[column(field.name) for field in own if _hashable(field.dataType)])
         ranked = marked.select("*", place.alias("strandline_place"), number.alias("strandline_hash"))
         low, high = (edge("strandline_hash").over(beside) for edge in (sql.min, sql.max))
         last = ranked.select("*", (low != high).alias("strandline_twins")).where("strandline_place = 1")
         verdict = (
-            sql.when(sql.expr(" OR ".join(self._null_keys)), sql.raise_error(sql.lit(_NULL_KEY)).cast("string"))
+            sql.when(sql.expr(" OR ".join(self._null_keys)), sql.raise_error(constant(_NULL_KEY)).cast("string"))
             .when(sql.expr("strandline_gone"), "delete")
-            .when(sql.lit(not ordered) & sql.col("strandline_twins"), sql.raise_error(sql.lit(_TWINS)).cast("string"))
+            .when(constant(not ordered) & sql.col("strandline_twins"), sql.raise_error(constant(_TWINS)).cast("string"))
             .otherwise("upsert")
         )
         return last.select(*self._columns(last), verdict.alias(OPERATION))
@@ -366,12 +366,6 @@ def _in_files(kind: DataType) -> DataType:
 def _hashable(kind: DataType) -> bool:
     text = kind.simpleString()
     return "map<" not in text and "variant" not in text
-
-
-def _column(name: str) -> Column:
-    from pyspark.sql import functions as sql
-
-    return sql.col(quoted(name))
 
 
 def _expression(text: str) -> Column:

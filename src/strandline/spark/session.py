@@ -14,13 +14,14 @@ import shutil
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from strandline.core.errors import SetupError
 from strandline.spark.connect import closed_at_exit, leave
+from strandline.spark.gateway import environment, java_started
 from strandline.spark.jars import cache_folder, jars, spark_home
 from strandline.spark.java import find_java
 from strandline.spark.work import Work
@@ -83,9 +84,7 @@ def local_session(
     """
     java = find_java()
     home = spark_home()
-    from pyspark.sql import SparkSession
-
-    if SparkSession.getActiveSession() is not None:
+    if _active():
         raise SetupError(
             "Spark is already running in this process", remedy="Pass that session: sync(spark=spark), or stop it first."
         )
@@ -102,16 +101,19 @@ def local_session(
     write_properties(properties, chosen)
     submit = f"--properties-file '{properties}'"
     try:
-        with _environment(
-            JAVA_HOME=java,
-            SPARK_CONF_DIR=str(folder),
-            STRANDLINE_SPARK_LOG=str(log),
-            SPARK_LAUNCHER_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-            PYSPARK_SUBMIT_ARGS=f"{submit} {os.environ.get('PYSPARK_SUBMIT_ARGS', 'pyspark-shell')}",
-            PYSPARK_PYTHON=os.environ.get("PYSPARK_PYTHON", sys.executable),
-            **({"SPARK_LOCAL_IP": "127.0.0.1"} if _is_local(chosen["spark.master"]) else {}),
+        with (
+            environment(
+                JAVA_HOME=java,
+                SPARK_CONF_DIR=str(folder),
+                STRANDLINE_SPARK_LOG=str(log),
+                SPARK_LAUNCHER_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+                PYSPARK_SUBMIT_ARGS=f"{submit} {os.environ.get('PYSPARK_SUBMIT_ARGS', 'pyspark-shell')}",
+                PYSPARK_PYTHON=os.environ.get("PYSPARK_PYTHON", sys.executable),
+                **({"SPARK_LOCAL_IP": "127.0.0.1"} if _is_local(chosen["spark.master"]) else {}),
+            ),
+            java_started(home / "bin" / "spark-submit"),
         ):
-            spark = _start(SparkSession.builder, chosen)
+            spark = _start(chosen)
     except Exception as error:
         raise SetupError("Spark did not start", why=_tail(log, error), remedy=f"Spark's log: {log}") from error
     finally:
@@ -343,23 +345,16 @@ def _escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace("\n", "\\n")
 
 
-@contextmanager
-def _environment(**variables: str) -> Iterator[None]:
-    """Set for the moment in which the JVM is launched."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+def _active() -> bool:
+    """Without importing PySpark for the answer."""
+    module = sys.modules.get("pyspark.sql")
+    return module is not None and module.SparkSession.getActiveSession() is not None
 
 
-def _start(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkSession:
-    spark = builder.getOrCreate()
+def _start(settings: Mapping[str, str]) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.builder.getOrCreate()
     if spark.conf.get(MARK, "") == settings[MARK]:
         return spark
     # A JVM from an earlier session answered: it read no file, but nothing travels on a command line now either.
@@ -369,7 +364,7 @@ def _start(builder: SparkSession.Builder, settings: Mapping[str, str]) -> SparkS
         raise RuntimeError(
             "this process already ran Spark without Strandline's jars; use that session, or a new process"
         )
-    return builder.config(map=dict(settings)).getOrCreate()
+    return SparkSession.builder.config(map=dict(settings)).getOrCreate()
 
 
 def _tail(log: Path, error: Exception) -> str:
