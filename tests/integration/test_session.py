@@ -10,20 +10,44 @@ from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from socketserver import StreamRequestHandler, TCPServer
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psycopg
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as sql
 
 from strandline.core.errors import SetupError
 from strandline.endpoint import Endpoint
+from strandline.spark.columns import constant
+from strandline.spark.gateway import end_accumulators
 from strandline.spark.java import find_java
 from strandline.spark.session import WORKERS, batch_session, local_session, settings
 from strandline.spark.work import Work
 from strandline.testing.servers import MariaDB
 
+_FAILS = """
+import numpy
+from pyspark.sql import functions as sql
+from strandline.core.errors import SetupError
+from strandline.spark.session import local_session, stop
+try:
+    local_session([], {"spark.driver.extraJavaOptions": "-javaagent:/no/such.jar"}, "local[1]")
+except SetupError as error:
+    print(error.why.splitlines()[0], "/no/such.jar" in error.why)
+try:
+    local_session([], {}, "nowhere[1]")
+except SetupError as error:
+    print(error.why.splitlines()[0])
+spark = local_session([], {}, "local[1]")
+print(spark.range(5).where(sql.col("id") >= numpy.int64(3)).count())
+print(spark.range(5).where(sql.col("id").isin(list(numpy.array([1, 2])))).count())
+stop(spark)
+"""
 _START = """
 import os
 from contextlib import suppress
@@ -158,3 +182,38 @@ def test_users_settings_win_secrets_stay_off_the_process_list_and_the_terminal_s
     assert done.stdout.splitlines() == ["7 False True", "3 5"]
     assert "incubator" in log.read_text()
     assert sorted(file.name for file in tmp_path.iterdir()) == ["spark.log"]
+
+
+def test_a_java_that_ends_at_once_says_why_and_the_next_start_is_a_new_one(tmp_path: Path) -> None:
+    """NumPy's values, where somebody imported it, reach Java as ever."""
+    done = subprocess.run([sys.executable, "-c", _FAILS], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stderr == ""
+    ended = "Java ended with exit code 1 before Spark was there"
+    assert done.stdout.splitlines() == [f"{ended} True", ended, "2", "2"]
+
+
+@pytest.mark.parametrize(
+    "value", [0, -7, 1 << 40, True, False, None, "", "it's", 'a "b" \\ c', "two\nlines", "ä€😀", "%_`"]
+)
+def test_a_constant_is_what_pysparks_own_would_be(spark: SparkSession, value: str | int | None) -> None:
+    ours, theirs = spark.range(1).select(constant(value).alias("v")), spark.range(1).select(sql.lit(value).alias("v"))
+    assert ours.schema == theirs.schema
+    assert ours.collect() == theirs.collect()
+
+
+def test_spark_is_stopped_without_waiting_for_the_next_look_of_its_accumulators() -> None:
+    class Server(TCPServer):
+        server_shutdown = False
+
+        def shutdown(self) -> None:
+            super().shutdown()
+            self.server_close()
+
+    server = Server(("127.0.0.1", 0), StreamRequestHandler)
+    looking = Thread(target=server.serve_forever, args=(600,))
+    looking.start()
+    context = SimpleNamespace(_accumulatorServer=server)
+    end_accumulators(cast(Any, context))
+    looking.join(60)
+    assert not looking.is_alive()
+    assert context._accumulatorServer is None

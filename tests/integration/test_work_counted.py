@@ -286,3 +286,24 @@ def test_java_and_spark_compile_for_a_little_work_what_is_soon_done_and_for_much
     shop.insert(200_000)
     (few,) = started("sync", "-p", "shop", "--verify")  # it reads all that was ever moved
     assert quickly not in few
+
+
+def test_a_command_that_starts_spark_imports_no_pandas(shop: Shop) -> None:
+    """PySpark imports it, NumPy and Arrow, wherever it wants to know whether they are there."""
+    shop.insert(1, 2)
+    program = [
+        sys.executable,
+        "-X",
+        "importtime",
+        "-m",
+        "strandline",
+        "sync",
+        "-p",
+        "shop",
+        "--config",
+        str(shop.config),
+    ]
+    done = subprocess.run(program, check=True, capture_output=True, text=True)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert "pyspark.sql" in imported
+    assert imported.isdisjoint({"pandas", "numpy", "pyarrow"})

@@ -59,9 +59,10 @@ class DeltaSink:
         if table.mode is Mode.SNAPSHOT and how is not How.REPAIR:
             how = How.REPLACE
         with told(table, changes, committing=True):
+            spark = self._spark()  # first: PySpark is imported while its Java starts
             from strandline.sinks.delta_write import Write
 
-            write = Write(self._spark(), spark_path(self.uri(table)), table, batch, changes)
+            write = Write(spark, spark_path(self.uri(table)), table, batch, changes)
             self._writes[table.name] = write
             try:
                 for warning in write.prepare(log, replace=how is How.REPLACE):

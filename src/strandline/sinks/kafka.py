@@ -72,9 +72,10 @@ class KafkaSink:
     def _publish(
         self, producer: TableProducer, table: Table, batch: Batch, changes: Changes, how: How, before: Held
     ) -> Applied:
+        spark = self._spark()  # first: PySpark is imported while its Java starts
         from strandline.sinks.kafka_write import Write
 
-        write = self._writes[table.name] = Write(self._spark(), self.brokers, table, batch, changes)
+        write = self._writes[table.name] = Write(spark, self.brokers, table, batch, changes)
         try:
             published = write.published
             _check_policy(table, published.columns_changed(before.schema), replaced=how is How.REPLACE)

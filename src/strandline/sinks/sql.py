@@ -253,10 +253,11 @@ class SparkSink(SqlSink):
 
     def _write(self, table: Table, place: Place, batch: Batch, changes: Changes) -> Write | ServerWrite:
         if self._via == "spark":
+            spark = self._spark()  # first: PySpark is imported while its Java starts
             from strandline.sinks.sql_write import SparkFill, Write
 
             own = self._filled.another()  # what takes long must not keep other tables waiting
-            return Write(own, SparkFill(own, self._spark(), changes), table, place, batch, changes)
+            return Write(own, SparkFill(own, spark, changes), table, place, batch, changes)
         if changes.query is None:
             raise ConfigError(
                 "via: server moves rows inside the database, where no transform can run",

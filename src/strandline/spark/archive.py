@@ -17,7 +17,7 @@ from pathlib import Path
 
 from strandline.spark.jars import jars, spark_home
 from strandline.spark.java import find_java
-from strandline.spark.session import class_archive, conf_folder, settings, write_properties
+from strandline.spark.session import class_archive, conf_folder, launcher_options, settings, write_properties
 
 _GIVE_UP_SECONDS = 900
 _KEPT_SECONDS = 30 * 24 * 3600
@@ -105,7 +105,7 @@ def build(needs: Iterable[str]) -> Path:
             "SPARK_HOME": str(spark_home()),
             "SPARK_CONF_DIR": str(conf_folder(spark_home() / "conf")),
             "STRANDLINE_SPARK_LOG": str(folder / "spark.log"),
-            "SPARK_LAUNCHER_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "SPARK_LAUNCHER_OPTS": launcher_options(spark_home()),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "PYSPARK_PYTHON": sys.executable,
         }

@@ -13,11 +13,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
+from socket import create_connection
 from subprocess import PIPE, Popen
-from typing import Any
+from threading import Thread
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
 
 _LOOK_SECONDS = 0.01
 _NOT_INTERRUPTED = 'trap "" INT; exec "$0" "$@"'  # Ctrl-C is for us, who stop Spark in order
@@ -40,16 +45,31 @@ def java_started(spark_submit: Path) -> Iterator[None]:
             _lighten()
             port, secret = _read(java, answer)
         except BaseException:
-            java.kill()
+            _end(java)
             raise
     try:
         with environment(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret):
             yield
     finally:
         if SparkContext._gateway is None:
-            java.kill()
+            _end(java)
         else:
             SparkContext._gateway.proc = java  # kept: it ends as soon as the pipe to it is closed
+
+
+def end_accumulators(context: SparkContext) -> None:
+    """Before Spark is stopped. PySpark would wait until their server looks whether it is to end, twice a second; a
+    caller wakes it."""
+    server: Any = getattr(context, "_accumulatorServer", None)
+    if server is None or not isinstance(server.server_address, tuple):
+        return
+    server.server_shutdown = True  # it does not listen to us
+    ending = Thread(target=server.shutdown, daemon=True)
+    ending.start()
+    with suppress(OSError):
+        create_connection(server.server_address, 1).close()
+    ending.join()
+    cast(Any, context)._accumulatorServer = None
 
 
 @contextmanager
@@ -77,6 +97,11 @@ def _start(spark_submit: Path, answer: Path) -> Popen[bytes]:
     told = {"SPARK_CONNECT_MODE": "0", "_PYSPARK_DRIVER_CONN_INFO_PATH": str(answer)}
     command = ["/bin/sh", "-c", _NOT_INTERRUPTED, str(spark_submit), *arguments]
     return Popen(command, stdin=PIPE, env={**os.environ, **told})
+
+
+def _end(java: Popen[bytes]) -> None:
+    with java:  # its pipe is closed, and it is waited for
+        java.kill()
 
 
 def _read(java: Popen[bytes], answer: Path) -> tuple[int, str]:

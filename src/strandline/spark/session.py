@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from strandline.core.errors import SetupError
+from strandline.spark import gateway
 from strandline.spark.connect import closed_at_exit, leave
-from strandline.spark.gateway import environment, java_started
 from strandline.spark.jars import cache_folder, jars, spark_home
 from strandline.spark.java import find_java
 from strandline.spark.work import Work
@@ -36,6 +36,7 @@ __all__ = [
     "class_archive",
     "end_batch",
     "find_java",
+    "launcher_options",
     "local_session",
     "set_all",
     "settings",
@@ -102,16 +103,16 @@ def local_session(
     submit = f"--properties-file '{properties}'"
     try:
         with (
-            environment(
+            gateway.environment(
                 JAVA_HOME=java,
                 SPARK_CONF_DIR=str(folder),
                 STRANDLINE_SPARK_LOG=str(log),
-                SPARK_LAUNCHER_OPTS="-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+                SPARK_LAUNCHER_OPTS=launcher_options(home),
                 PYSPARK_SUBMIT_ARGS=f"{submit} {os.environ.get('PYSPARK_SUBMIT_ARGS', 'pyspark-shell')}",
                 PYSPARK_PYTHON=os.environ.get("PYSPARK_PYTHON", sys.executable),
                 **({"SPARK_LOCAL_IP": "127.0.0.1"} if _is_local(chosen["spark.master"]) else {}),
             ),
-            java_started(home / "bin" / "spark-submit"),
+            gateway.java_started(home / "bin" / "spark-submit"),
         ):
             spark = _start(chosen)
     except Exception as error:
@@ -166,8 +167,15 @@ def write_properties(file: Path, chosen: Mapping[str, str]) -> None:
     file.write_text("".join(f"{key} {_escape(value)}\n" for key, value in chosen.items()))
 
 
+def launcher_options(home: Path) -> str:
+    """For the Java that spells out the command for ours: it need not look through all of Spark's jars for its own."""
+    jar = next((str(jar) for jar in (home / "jars").glob("spark-launcher_*.jar") if " " not in str(jar)), None)
+    return " ".join(["-XX:+UseSerialGC -XX:TieredStopAtLevel=1", *([f"-Xbootclasspath/a:{jar}"] if jar else [])])
+
+
 def stop(spark: SparkSession) -> None:
     """Stop a session that `local_session` made."""
+    gateway.end_accumulators(spark.sparkContext)
     spark.stop()
 
 
@@ -187,12 +195,12 @@ def bury(spark: SparkSession) -> None:
 
     with suppress(Exception):  # what is dead cannot be stopped
         spark.stop()
-    if (gateway := SparkContext._gateway) is not None:
+    if (there := SparkContext._gateway) is not None:
         try:
-            gateway.jvm.java.lang.System.currentTimeMillis()
+            there.jvm.java.lang.System.currentTimeMillis()
         except Exception:
             with suppress(Exception):
-                gateway.shutdown()
+                there.shutdown()
             SparkContext._gateway = SparkContext._jvm = None
     SparkContext._active_spark_context = None
     SparkSession._instantiatedSession = SparkSession._activeSession = None

@@ -58,10 +58,11 @@ class StageSink:
         _refuse_shut_out(table, batch, ledger.fence(batch.epoch, last.number if last else 0).epoch)
         folder = ledger.layout.attempt(batch.number, f"{batch.attempt}-{secrets.token_hex(4)}")
         with told(table, changes):
+            spark = self._spark()  # first: PySpark is imported while its Java starts
             from strandline.stage.write import Write
 
             settings = storage_settings(self.endpoint)
-            write = Write(self._spark(), self.objects, folder, table, changes, settings)
+            write = Write(spark, self.objects, folder, table, changes, settings)
             self._writes[table.name] = write
             try:
                 files, applied = write.run(self._file_bytes, _row_bytes(last))
