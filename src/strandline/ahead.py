@@ -1,4 +1,5 @@
-"""What the next stage needs is imported while this one waits for Spark: a target's driver takes a tenth of a second.
+"""What the next stage needs is imported while this one waits for Spark: a target's driver takes a tenth of a second,
+pandas, without which PySpark starts no Python workers, half of one.
 
 Modules only. Nothing is connected, and what cannot be imported is told when its turn comes.
 """
@@ -15,7 +16,7 @@ from threading import Event, Thread
 from strandline.endpoint import Endpoint
 
 _MODULES = {
-    "postgresql": ("strandline.sinks.postgres", "strandline.sinks.sql", "psycopg"),
+    "postgresql": ("strandline.sinks.postgres", "strandline.sinks.sql", "psycopg", "pandas"),
     "mysql": ("strandline.sinks.mysql", "strandline.sinks.sql", "pymysql"),
 }
 _LOOK, _IDLE = 0.02, 0.005
