@@ -1,5 +1,4 @@
-"""What the next stage needs is imported while this one waits for Spark: a target's driver takes a tenth of a second,
-pandas, without which PySpark starts no Python workers, half of one.
+"""What the next stage needs is imported while this one waits for Spark: a target's driver takes a tenth of a second.
 
 Modules only. Nothing is connected, and what cannot be imported is told when its turn comes.
 """
@@ -16,7 +15,7 @@ from threading import Event, Thread
 from strandline.endpoint import Endpoint
 
 _MODULES = {
-    "postgresql": ("strandline.sinks.postgres", "strandline.sinks.sql", "psycopg", "pandas"),
+    "postgresql": ("strandline.sinks.postgres", "strandline.sinks.sql", "psycopg"),
     "mysql": ("strandline.sinks.mysql", "strandline.sinks.sql", "pymysql"),
 }
 _LOOK, _IDLE = 0.02, 0.005

@@ -10,6 +10,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from strandline.spark.later import pandas_later
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -30,7 +32,8 @@ def copied(rows: DataFrame, login: Mapping[str, Any], settings: str, table: str)
         return False
     statement = f"COPY {table} ({', '.join(rows.columns)}) FROM STDIN"
     try:
-        counted = rows.mapInArrow(copying(login, settings, statement), "rows bigint")
+        with pandas_later():
+            counted = rows.mapInArrow(copying(login, settings, statement), "rows bigint")
         counted.write.format("noop").mode("overwrite").save()
     except Exception:
         if able(spark):

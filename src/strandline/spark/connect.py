@@ -8,18 +8,15 @@ from __future__ import annotations
 import atexit
 import os
 import re
-import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakSet
 
 from strandline.core.errors import ConfigError, ConnectError, SetupError
+from strandline.spark.later import pandas_later
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,7 +128,7 @@ def leave(session: SparkSession) -> None:
 def _check_packages() -> None:
     warnings.filterwarnings("ignore", r"\[RETRIES_EXCEEDED\]", UserWarning)  # the error itself is told
     try:
-        with _pandas_later():
+        with pandas_later():
             import_module("pyspark.sql.connect.session")
     except ImportError as error:
         raise SetupError(
@@ -139,46 +136,6 @@ def _check_packages() -> None:
             why=str(error).strip().partition("\n")[0],
             remedy="pip install 'strandline[spark]'",
         ) from error
-
-
-class _Later(ModuleType):
-    """Stands for a module of pandas until something of it is used."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.__path__: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "DataFrame" and sys.modules.get("pandas") is self:
-            return Any  # in the notation of types, read with the client
-        for there in [key for key, module in sys.modules.items() if isinstance(module, _Later)]:
-            del sys.modules[there]
-        return getattr(import_module(self.__name__), name)
-
-
-@contextmanager
-def _pandas_later() -> Iterator[None]:
-    """PySpark's client imports pandas, for more than half of its time, to know frames of it when it is given some.
-
-    While the client is imported it finds these instead; whoever imports pandas afterwards gets the real one.
-    """
-    stands = {name: _Later(name) for name in ("pandas", "pandas.api", "pandas.api.types")}
-    with suppress(PackageNotFoundError):  # PySpark says so better
-        vars(stands["pandas"])["__version__"] = version("pandas")
-        names = ("is_datetime64_dtype", "is_timedelta64_dtype")
-        vars(stands["pandas.api.types"]).update({name: partial(_asked, name) for name in names})
-        if "pandas" not in sys.modules:
-            sys.modules |= stands
-    try:
-        yield
-    finally:
-        for name, module in stands.items():
-            if sys.modules.get(name) is module:
-                del sys.modules[name]
-
-
-def _asked(name: str, about: object) -> bool:
-    return bool(getattr(import_module("pandas.api.types"), name)(about))
 
 
 def _told(server: str, error: Exception) -> ConnectError:

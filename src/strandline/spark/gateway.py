@@ -1,7 +1,7 @@
-"""Between this process and the Java that Spark runs in: how it comes up, and how values are handed to it.
+"""The Java that the Spark of this process runs in: how it comes up, and how it is left.
 
-PySpark would import itself, then start Java, look ten times a second whether it is there, and import pandas to find out
-that a text is no array of NumPy's. Here Java starts beside the import, and pandas stays where it is.
+PySpark would import itself, then start Java, then look ten times a second whether it is there. Here Java starts beside
+the import.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from pathlib import Path
 from socket import create_connection
 from subprocess import PIPE, Popen
 from threading import Thread
 from typing import TYPE_CHECKING, Any, cast
 
+from strandline.spark.later import numpy_only_where_it_is
+
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _LOOK_SECONDS = 0.01
 _NOT_INTERRUPTED = 'trap "" INT; exec "$0" "$@"'  # Ctrl-C is for us, who stop Spark in order
-_OF_NUMPY = {"NumpyScalarConverter": "generic", "NumpyArrayConverter": "ndarray"}
 
 
 @contextmanager
@@ -42,7 +42,7 @@ def java_started(spark_submit: Path) -> Iterator[None]:
         try:
             from pyspark import SparkContext
 
-            _lighten()
+            numpy_only_where_it_is()
             port, secret = _read(java, answer)
         except BaseException:
             _end(java)
@@ -112,27 +112,3 @@ def _read(java: Popen[bytes], answer: Path) -> tuple[int, str]:
         time.sleep(_LOOK_SECONDS)
     port, length = struct.unpack_from("!ii", said := answer.read_bytes())
     return port, said[8 : 8 + length].decode()
-
-
-def _lighten() -> None:
-    """PySpark looks for NumPy's values in whatever is handed to Java, and to know whether there is a NumPy it imports
-    its tools for tests, and with them pandas. Who has such a value has imported NumPy."""
-    import_module("pyspark.sql")  # it adds them
-    converters = import_module("py4j.protocol").INPUT_CONVERTER
-    converters[:] = [
-        _OfNumpy(each, _OF_NUMPY[type(each).__name__]) if type(each).__name__ in _OF_NUMPY else each
-        for each in converters
-    ]
-
-
-class _OfNumpy:
-    def __init__(self, converter: Any, kind: str) -> None:
-        self._converter = converter
-        self._kind = kind
-
-    def can_convert(self, value: object) -> bool:
-        kind = getattr(sys.modules.get("numpy"), self._kind, ())
-        return isinstance(value, kind) and bool(self._converter.can_convert(value))
-
-    def convert(self, value: object, client: object) -> object:
-        return self._converter.convert(value, client)
