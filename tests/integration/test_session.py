@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from importlib import import_module
@@ -206,6 +207,7 @@ def test_spark_is_stopped_without_waiting_for_the_next_look_of_its_accumulators(
         server_shutdown = False
 
         def shutdown(self) -> None:
+            time.sleep(0.05)  # the first caller comes before it knows that it is to end
             super().shutdown()
             self.server_close()
 

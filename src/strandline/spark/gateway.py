@@ -59,16 +59,17 @@ def java_started(spark_submit: Path) -> Iterator[None]:
 
 def end_accumulators(context: SparkContext) -> None:
     """Before Spark is stopped. PySpark would wait until their server looks whether it is to end, twice a second; a
-    caller wakes it."""
+    caller wakes it, and another one if the first came too early."""
     server: Any = getattr(context, "_accumulatorServer", None)
     if server is None or not isinstance(server.server_address, tuple):
         return
-    server.server_shutdown = True  # it does not listen to us
+    server.server_shutdown = True  # whoever calls has nothing to say
     ending = Thread(target=server.shutdown, daemon=True)
     ending.start()
-    with suppress(OSError):
-        create_connection(server.server_address, 1).close()
-    ending.join()
+    while ending.is_alive():
+        with suppress(OSError):
+            create_connection(server.server_address, 1).close()
+        ending.join(_LOOK_SECONDS)
     cast(Any, context)._accumulatorServer = None
 
 
